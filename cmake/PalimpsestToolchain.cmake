@@ -1,0 +1,54 @@
+# Language level, warnings, sanitizers, compiler cache, and whether CUDA sources are compiled.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+# CHECK() stays on in release builds; assert() is not used.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(palimpsest_options INTERFACE)
+target_compile_options(palimpsest_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers>)
+if(PALIMPSEST_WERROR)
+  target_compile_options(palimpsest_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+# Bits must not depend on whether the compiler chose to contract a*b+c: kernels ask for FMA where they want it.
+target_compile_options(palimpsest_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+
+if(PALIMPSEST_SANITIZE)
+  target_compile_options(palimpsest_options INTERFACE
+      $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PALIMPSEST_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1>)
+  target_link_options(palimpsest_options INTERFACE -fsanitize=${PALIMPSEST_SANITIZE})
+endif()
+
+set(PALIMPSEST_HAVE_CUDA OFF)
+if(NOT PALIMPSEST_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_ARCHITECTURES 90a)
+    enable_language(CUDA)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+    set(PALIMPSEST_HAVE_CUDA ON)
+    message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION}: compiling device code for sm_90a")
+  elseif(PALIMPSEST_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "PALIMPSEST_CUDA=ON, but no CUDA compiler was found (set CMAKE_CUDA_COMPILER or PATH)")
+  endif()
+endif()
+if(NOT PALIMPSEST_HAVE_CUDA)
+  message(STATUS "No CUDA toolkit: building for the CPU only")
+endif()

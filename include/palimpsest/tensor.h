@@ -1,0 +1,113 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "palimpsest/dtype.h"
+
+namespace palimpsest {
+
+enum class DeviceKind : std::uint8_t { kCpu, kCuda };
+
+/// A strided view of memory that somebody else owns. Trivially copyable, so it can be passed to a GPU kernel by value.
+///
+/// sizes and strides count elements; unused dimensions have size 1 and stride 0. A default Tensor is "absent": data is
+/// null and defined() is false. Views are as thread-safe as the memory behind them.
+struct Tensor {
+  static constexpr int kMaxRank = 5;
+
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  DeviceKind device = DeviceKind::kCpu;
+  std::int8_t rank = 0;
+  std::int64_t sizes[kMaxRank] = {1, 1, 1, 1, 1};
+  std::int64_t strides[kMaxRank] = {0, 0, 0, 0, 0};
+
+  /// A contiguous row-major view.
+  static Tensor contiguous(void* data, DType dtype, std::initializer_list<std::int64_t> sizes,
+                           DeviceKind device = DeviceKind::kCpu) {
+    return contiguous(data, dtype, sizes.begin(), static_cast<int>(sizes.size()), device);
+  }
+  static Tensor contiguous(void* data, DType dtype, const std::int64_t* sizes, int rank,
+                           DeviceKind device = DeviceKind::kCpu) {
+    Tensor t;
+    t.data = data;
+    t.dtype = dtype;
+    t.device = device;
+    t.rank = static_cast<std::int8_t>(rank);
+    std::int64_t stride = 1;
+    for (int d = rank - 1; d >= 0; --d) {
+      t.sizes[d] = sizes[d];
+      t.strides[d] = stride;
+      stride *= sizes[d];
+    }
+    return t;
+  }
+
+  bool defined() const { return data != nullptr; }
+  std::int64_t size(int d) const { return sizes[d]; }
+  std::int64_t stride(int d) const { return strides[d]; }
+  std::int64_t numel() const {
+    std::int64_t n = 1;
+    for (int d = 0; d < rank; ++d) n *= sizes[d];
+    return n;
+  }
+  std::int64_t bytes() const { return numel() * dtype_size(dtype); }
+  bool is_contiguous() const {
+    std::int64_t expect = 1;
+    for (int d = rank - 1; d >= 0; --d) {
+      if (sizes[d] != 1 && strides[d] != expect) return false;
+      expect *= sizes[d];
+    }
+    return true;
+  }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  /// Address of the element (or sub-block) at the given leading indices.
+  template <class T>
+  T* at(std::int64_t i, std::int64_t j = 0, std::int64_t k = 0) const {
+    return static_cast<T*>(data) + i * strides[0] + j * strides[1] + k * strides[2];
+  }
+
+  /// Rows [begin, begin + count) of the first dimension.
+  Tensor rows(std::int64_t begin, std::int64_t count) const {
+    Tensor t = *this;
+    t.data = static_cast<char*>(data) + begin * strides[0] * dtype_size(dtype);
+    t.sizes[0] = count;
+    return t;
+  }
+  /// The same memory with another shape. Only for contiguous views with the same number of elements.
+  Tensor reshape(std::initializer_list<std::int64_t> shape) const {
+    return contiguous(data, dtype, shape, device);
+  }
+};
+
+/// A matrix [rows, cols] in MXFP4 (OCP MX, E2M1 with one E8M0 scale per 32 columns), as compressed-tensors packs it:
+/// codes U8 [rows, cols/2], byte b of a row = column 2b in the low nibble, 2b+1 in the high one; scales U8 [rows, cols/32],
+/// value = e2m1(nibble) * 2^(scale - 127).
+struct MxTensor {
+  Tensor codes;
+  Tensor scales;
+};
+
+/// A weight matrix [rows, cols] in the form it is stored in: y = x W^T. Exactly one member is defined.
+struct Matrix {
+  Tensor dense;  ///< F32, F16 or BF16 [rows, cols], unit column stride (F64 in references)
+  MxTensor mx;
+
+  bool defined() const { return dense.defined() || mx.codes.defined(); }
+  bool is_mx() const { return mx.codes.defined(); }
+  std::int64_t rows() const { return is_mx() ? mx.codes.size(0) : dense.size(0); }
+  std::int64_t cols() const { return is_mx() ? mx.codes.size(1) * 2 : dense.size(1); }
+  std::int64_t bytes() const { return is_mx() ? mx.codes.bytes() + mx.scales.bytes() : dense.bytes(); }
+};
+
+/// "[4096, 384]"
+std::string shape_string(const Tensor& t);
+
+}  // namespace palimpsest

@@ -1,0 +1,18 @@
+#include "support/shared_data.h"
+
+#include <cstdlib>
+
+namespace palimpsest::test {
+
+std::filesystem::path project_path(const std::string& relative) {
+  return std::filesystem::path(PALIMPSEST_SOURCE_DIR) / relative;
+}
+
+std::filesystem::path shared_path(const std::string& relative) {
+  const char* root = std::getenv("PALIMPSEST_SHARED");
+  const std::filesystem::path path = (root ? std::filesystem::path(root) : project_path("../shared")) / relative;
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? path : std::filesystem::path{};
+}
+
+}  // namespace palimpsest::test
