@@ -1,0 +1,115 @@
+#include "base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "base/check.h"
+
+namespace palimpsest::base {
+namespace {
+
+// About 50 microseconds of spinning: longer than the serial gaps between two ops of a decode step, shorter than anything a person
+// or a neighbour process would notice.
+constexpr int kSpins = 20000;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) : size_(threads) {
+  PALIMPSEST_CHECK(threads >= 1, "a pool needs at least the calling thread");
+  workers_.reserve(static_cast<std::size_t>(threads - 1));
+  for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { worker(t); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_.store(true);
+    generation_.fetch_add(1);
+  }
+  wake_.notify_all();
+  for (auto& w : workers_) w.join();
+}
+
+void ThreadPool::run(std::int64_t n, std::int64_t grain, TaskFn fn, void* context) {
+  if (n <= 0) return;
+  grain = std::max<std::int64_t>(grain, 1);
+  const std::int64_t grains = (n + grain - 1) / grain;
+  if (size_ == 1 || grains == 1) {
+    fn(context, 0, n, 0);
+    return;
+  }
+  fn_ = fn;
+  context_ = context;
+  n_ = n;
+  part_ = (grains + size_ - 1) / size_ * grain;
+  pending_.store(size_ - 1, std::memory_order_relaxed);
+  generation_.fetch_add(1);  // publishes the task
+  if (sleeping_.load() > 0) {
+    { const std::lock_guard lock(mutex_); }
+    wake_.notify_all();
+  }
+  work_on_part(0);
+  for (int spin = 0; pending_.load(std::memory_order_acquire) != 0; ++spin) {
+    if (spin < kSpins) pause_briefly();
+    else std::this_thread::yield();
+  }
+}
+
+void ThreadPool::work_on_part(int thread) {
+  const std::int64_t begin = part_ * thread;
+  const std::int64_t end = std::min(n_, begin + part_);
+  if (begin < end) fn_(context_, begin, end, thread);
+}
+
+bool ThreadPool::wait_for_task(std::uint64_t seen) {
+  for (int spin = 0; spin < kSpins; ++spin) {
+    if (generation_.load(std::memory_order_acquire) != seen) return !stop_.load();
+    pause_briefly();
+  }
+  std::unique_lock lock(mutex_);
+  sleeping_.fetch_add(1);
+  wake_.wait(lock, [&] { return generation_.load() != seen; });
+  sleeping_.fetch_sub(1);
+  return !stop_.load();
+}
+
+void ThreadPool::worker(int thread) {
+  // Starting from 0, not from the current value: a task published before this thread got going must not be missed.
+  std::uint64_t seen = 0;
+  while (wait_for_task(seen)) {
+    ++seen;
+    work_on_part(thread);
+    pending_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+int ThreadPool::default_size() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+  std::set<std::string> cores;  // sibling lists: one entry a physical core
+  int count = 0;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    ++count;
+    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+    std::string siblings;
+    if (std::getline(file, siblings)) cores.insert(siblings);
+    else cores.insert("cpu" + std::to_string(cpu));
+  }
+  return std::max(1, std::min(count, static_cast<int>(cores.size())));
+}
+
+}  // namespace palimpsest::base

@@ -1,0 +1,231 @@
+#pragma once
+
+// The arguments of every op, as small PODs of tensors. ref::, cpu:: and cuda:: kernels of an op take the same struct, and so do
+// tests and benchmarks; the reference takes it with F64 tensors too.
+//
+// Conventions. T = rows of the batch (tokens of all its sequences, concatenated), N = sequences of the batch, H = heads.
+// Activations are F32 and contiguous unless a field says otherwise. Kernels never allocate and never see a model.
+// Where a batch is ragged, sequence n owns rows [cu_seqlens[n], cu_seqlens[n+1]); empty sequences are allowed.
+// Reproducibility: what is computed for a row depends on its own sequence and on weight shapes only, bit for bit.
+
+#include <cstdint>
+
+#include "palimpsest/tensor.h"
+
+namespace palimpsest {
+
+/// How the rows of a batch belong to sequences, and where each sequence keeps its state.
+struct RaggedRows {
+  Tensor cu_seqlens;  ///< I64 [N + 1], ascending from 0 to T
+  Tensor slots;       ///< I32 [N], slot of the state pool; each slot at most once
+};
+
+/// out[t] = table[ids[t]]
+struct EmbeddingArgs {
+  Matrix table;  ///< [vocab, width]
+  Tensor ids;    ///< I32 [T], in range (checked by the caller)
+  Tensor out;    ///< [T, width]
+};
+
+/// y[t] = W x[t]: y [T, n] = x [T, k] W[n, k]^T. The sum over k runs in an order fixed by the weight's shape alone.
+struct MatmulArgs {
+  Tensor x;  ///< [T, k], unit column stride
+  Matrix w;  ///< [n, k]
+  Tensor y;  ///< [T, n], unit column stride
+};
+
+/// y = x * rsqrt(mean(x^2) + eps) * weight
+struct RmsNormArgs {
+  Tensor x;       ///< [T, width]
+  Tensor weight;  ///< [width] BF16 or F32
+  float eps = 0;
+  Tensor y;  ///< [T, width]; may be x
+};
+
+/// y = x * rsqrt(mean(x^2) + eps) * weight * sigmoid(gate), the mean over one head: the output norm of KDA.
+struct GatedRmsNormArgs {
+  Tensor x;       ///< [T, H, V]
+  Tensor weight;  ///< [V], shared by the heads
+  Tensor gate;    ///< [T, H, V]
+  float eps = 0;
+  Tensor y;  ///< [T, H, V]; may be x
+};
+
+/// y = scale * x / sqrt(sum(x^2) + eps), over one head; eps inside the root and on the sum.
+struct L2NormArgs {
+  Tensor x;  ///< [T, H, K]
+  float eps = 1e-6f;
+  float scale = 1;
+  Tensor y;  ///< [T, H, K]; may be x
+};
+
+/// Depthwise causal convolution with history, then SiLU: y[t,c] = silu(sum_i weight[c,i] * s[t - W + 1 + i, c]), where s is x continued
+/// into the past by the sequence's tail. Tap W-1 multiplies the current row. The tail is replaced by the last W-1 rows of (tail, x).
+struct ShortConvArgs {
+  Tensor x;       ///< [T, D]
+  Tensor weight;  ///< F32 [D, W], W <= 8
+  Tensor tails;   ///< F32 [slots, W - 1, D], oldest row first; may be strided in its first dimension
+  RaggedRows rows;
+  Tensor y;  ///< [T, D]; not x
+};
+
+/// Log decay of a page, per key channel, natural logarithm.
+enum class DecayGate : std::uint8_t {
+  kBounded,   ///< g = lower_bound * sigmoid(exp(A_log) * (f + dt_bias))      (Kimi K3)
+  kSoftplus,  ///< g = -exp(A_log) * softplus(f + dt_bias)                     (Kimi Linear)
+};
+struct DecayGateArgs {
+  Tensor f;        ///< [T, H, K]
+  Tensor a_log;    ///< F32 [H]
+  Tensor dt_bias;  ///< F32 [H * K]
+  DecayGate kind = DecayGate::kBounded;
+  float lower_bound = -5;
+  Tensor g;  ///< [T, H, K]; may be f
+};
+
+/// y = sigmoid(x)
+struct SigmoidArgs {
+  Tensor x;  ///< any shape
+  Tensor y;  ///< same; may be x
+};
+
+/// What a page forgets each token: S <- decay(S).
+enum class PageDecay : std::uint8_t { kNone, kHead, kChannel };
+/// What it writes: v itself, or what v adds to the page's prediction (the delta rule).
+enum class PageWrite : std::uint8_t { kPlain, kDelta };
+/// How a kernel walks the tokens. kAuto: kStep for sequences with one row in the batch, kChunked for longer ones.
+enum class PageForm : std::uint8_t { kAuto, kStep, kChunked };
+
+/// The recurrence of the page memories, per sequence and head, S in R^(V x K) (value-first):
+///     S <- S diag(exp(g));   e = v - S k (delta) or v (plain);   S <- S + beta e k^T;   o = S q
+/// KDA = channel + delta; Gated DeltaNet = head + delta; DeltaNet = none + delta; linear attention = none + plain.
+/// q arrives scaled, q and k arrive normalised where the model asks for it. HV = value heads, a multiple of the H query heads; value head j
+/// reads q and k of head j / (HV / H).
+/// Chunk borders lie at positions `past + i` divisible by the chunk size, so that a row does not depend on how its prompt was cut
+/// into batches beyond the choice of form; see docs/mathematics.md.
+struct PageMemoryArgs {
+  Tensor q;     ///< [T, H, K]
+  Tensor k;     ///< [T, H, K]
+  Tensor v;     ///< [T, HV, V]
+  Tensor g;     ///< [T, HV, K] (channel), [T, HV] (head), absent (none): log decay, <= 0
+  Tensor beta;  ///< [T, HV], or absent for 1
+  Tensor pages;  ///< F32 [slots, HV, V, K]; may be strided in its first dimension
+  RaggedRows rows;
+  Tensor past;  ///< I64 [N]: tokens the sequence held before this batch (absolute position of its first row)
+  Tensor o;     ///< [T, HV, V]
+  PageDecay decay = PageDecay::kChannel;
+  PageWrite write = PageWrite::kDelta;
+  PageForm form = PageForm::kAuto;
+};
+
+/// A list memory cut into fixed blocks: row `position` of slot s lies in block table[s, position / block_tokens].
+struct PagedList {
+  Tensor blocks;  ///< F32 or BF16 [num_blocks, block_tokens, width], contiguous rows
+  Tensor table;   ///< I32 [slots, max_blocks]
+  std::int64_t block_tokens() const { return blocks.size(1); }
+  std::int64_t width() const { return blocks.size(2); }
+};
+
+/// list[past[n] + i] = (left row | right row), rounded to the list's type, for every row i of every sequence.
+struct LatentAppendArgs {
+  Tensor latent;  ///< [T, r], after kv_a_layernorm
+  Tensor k_pe;    ///< [T, p], may have a row stride > p; p may be 0 (absent)
+  PagedList list;  ///< width r + p
+  RaggedRows rows;
+  Tensor past;  ///< I64 [N]
+};
+
+/// kAuto: kAbsorbed for sequences with at most kAbsorbedRows rows in the batch, else kMaterialized.
+enum class LatentForm : std::uint8_t { kAuto, kAbsorbed, kMaterialized };
+inline constexpr std::int64_t kAbsorbedRows = 4;
+
+/// Causal multi-head latent attention without positions over the list (which already holds this batch's rows):
+///     k_h = [B_k,h latent | k_pe],  v_h = B_v,h latent,   o_h = softmax(scale * q_h k_h^T) v_h
+/// with kv_b rows of head h: B_k,h = [h*(dn+dv), +dn), B_v,h = the dv rows after them.
+/// kMaterialized computes k_h and v_h block by block and attends with an online softmax (no T x T matrix, nothing kept);
+/// kAbsorbed folds B_k,h into q and B_v,h into the output and reads latents only. Key blocks lie on a fixed grid of absolute positions.
+struct LatentAttentionArgs {
+  Tensor q;        ///< [T, H, dn + p]
+  Matrix kv_b;     ///< [H * (dn + dv), r]
+  PagedList list;  ///< width r + p
+  RaggedRows rows;
+  Tensor past;  ///< I64 [N]: list length before this batch
+  float scale = 1;
+  Tensor o;  ///< [T, H, dv]
+  LatentForm form = LatentForm::kAuto;
+};
+
+/// The gated unit between the two halves of an MLP.
+enum class Glu : std::uint8_t {
+  kSwiglu,  ///< silu(gate) * up
+  kSitu,    ///< beta * tanh(gate / beta) * sigmoid(gate) * linear_beta * tanh(up / linear_beta); linear_beta <= 0: just up
+};
+struct GluParams {
+  Glu kind = Glu::kSwiglu;
+  float beta = 1;
+  float linear_beta = 0;
+};
+struct GluArgs {
+  Tensor gate;  ///< [T, width]
+  Tensor up;    ///< [T, width]
+  GluParams params;
+  Tensor y;  ///< [T, width]; may be gate
+};
+
+/// y = x * sigmoid(gate)
+struct MultiplySigmoidArgs {
+  Tensor x;     ///< any shape
+  Tensor gate;  ///< same
+  Tensor y;     ///< same; may be x
+};
+
+/// y += x
+struct AddArgs {
+  Tensor x;  ///< any shape
+  Tensor y;  ///< same
+};
+
+/// Attention over depth (block Attention Residuals): per token, with M source vectors v_j (banked streams, oldest first, then the running one),
+///     z_j = sum_c v_j[c] * rsqrt(mean(v_j^2) + eps) * w[c],   p = softmax(z),   y = sum_j p_j v_j
+struct AttentionResidualArgs {
+  Tensor sources;  ///< [M, T, width], M >= 1; may be strided in its first dimension
+  Tensor w;        ///< F32 [width]: norm weight times projection, multiplied once in F32
+  float eps = 0;
+  Tensor y;  ///< [T, width]
+  Tensor p;  ///< [T, M] depth weights for observers, or absent
+};
+
+/// Sigmoid router with selection bias (noaux_tc): s = sigmoid(logits); the top_k experts by s + bias (ties: lowest index; with n_group > topk_group
+/// only inside the topk_group groups with the largest sum of their two best); weights = s there, / (sum + 1e-20) if renormalize, * scale.
+struct RouterArgs {
+  Tensor logits;  ///< F32 [T, E]
+  Tensor bias;    ///< F32 [E]
+  std::int32_t top_k = 1;
+  std::int32_t n_group = 1;
+  std::int32_t topk_group = 1;
+  bool renormalize = true;
+  float scale = 1;
+  Tensor ids;      ///< I32 [T, top_k], in descending order of biased score
+  Tensor weights;  ///< F32 [T, top_k]
+};
+
+/// One expert: y = w2 glu(w1 x, w3 x).
+struct ExpertMatrices {
+  Matrix w1;  ///< gate [inter, width]
+  Matrix w3;  ///< up   [inter, width]
+  Matrix w2;  ///< down [width, inter]
+};
+
+/// y[t] = sum_j weights[t,j] * expert[ids[t,j]](x[t]), in F32, in the order j = 0, 1, ...: tokens are grouped by expert so that each
+/// expert's weights are read once a batch.
+struct ExpertsArgs {
+  Tensor x;                                 ///< [T, width]
+  Tensor ids;                               ///< I32 [T, top_k]
+  Tensor weights;                           ///< F32 [T, top_k]
+  const ExpertMatrices* experts = nullptr;  ///< [num_experts], host array; only those named by ids are read
+  std::int64_t num_experts = 0;
+  GluParams glu;
+  Tensor y;  ///< [T, width]; not x
+};
+
+}  // namespace palimpsest

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "base/check.h"
+#include "tensor/buffer.h"
+
+namespace palimpsest {
+
+/// Stack-like scratch memory over one Buffer: allocate in order, give back to a mark. Not thread-safe.
+///
+/// The memory is sized by the plan before loading; needing more is a bug in the plan, not a condition of a request.
+class Arena {
+ public:
+  static constexpr std::int64_t kAlignment = 64;
+
+  Arena() = default;
+  explicit Arena(std::int64_t bytes) : buffer_(bytes) {}
+
+  /// Contents are whatever an earlier user left there.
+  Tensor allocate(DType dtype, std::initializer_list<std::int64_t> sizes) {
+    Tensor t = Tensor::contiguous(buffer_.data() + used_, dtype, sizes);
+    const std::int64_t bytes = (t.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    PALIMPSEST_CHECK(used_ + bytes <= buffer_.bytes(), "workspace smaller than the plan said");
+    used_ += bytes;
+    if (used_ > peak_) peak_ = used_;
+    return t;
+  }
+
+  std::int64_t mark() const { return used_; }
+  void reset_to(std::int64_t mark) { used_ = mark; }
+  std::int64_t peak() const { return peak_; }
+  std::int64_t capacity() const { return buffer_.bytes(); }
+
+  /// Makes room for `bytes` in all. Only while nothing is allocated.
+  void reserve(std::int64_t bytes) {
+    PALIMPSEST_CHECK(used_ == 0, "an arena in use cannot be replaced");
+    if (bytes > buffer_.bytes()) buffer_ = Buffer(bytes);
+  }
+
+ private:
+  Buffer buffer_;
+  std::int64_t used_ = 0;
+  std::int64_t peak_ = 0;
+};
+
+/// Gives back at the end of a block what was allocated in it.
+class ArenaScope {
+ public:
+  explicit ArenaScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
+  ~ArenaScope() { arena_.reset_to(mark_); }
+  ArenaScope(const ArenaScope&) = delete;
+  ArenaScope& operator=(const ArenaScope&) = delete;
+
+ private:
+  Arena& arena_;
+  std::int64_t mark_;
+};
+
+}  // namespace palimpsest

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "tensor/arena.h"
+
+namespace palimpsest {
+
+/// The ops of src/ops, for counting.
+enum class Op : std::uint8_t {
+  kEmbedding, kMatmul, kRmsNorm, kGatedRmsNorm, kL2Norm, kShortConv, kDecayGate, kSigmoid, kPageMemory,
+  kLatentAppend, kLatentAttention, kGlu, kMultiplySigmoid, kAdd, kAttentionResidual, kRouter, kExperts, kCount
+};
+std::string_view op_name(Op op) noexcept;
+
+/// What an op needs besides its arguments: threads, scratch memory and counters. Passed explicitly; there are no globals.
+/// One forward pass at a time; not thread-safe.
+class ExecContext {
+ public:
+  explicit ExecContext(int threads) : pool(threads), scratch_(static_cast<std::size_t>(threads)) {}
+
+  base::ThreadPool pool;
+  Arena workspace;  ///< activations of the running forward pass
+
+  /// Scratch memory of one thread inside a kernel, at least `bytes`, aligned to a page, contents undefined. Grows on first use, then stays:
+  /// steady state allocates nothing. Only that thread may call it, and a second call by the same thread invalidates the first.
+  std::byte* thread_scratch(int thread, std::int64_t bytes) {
+    Buffer& buffer = scratch_[static_cast<std::size_t>(thread)];
+    if (buffer.bytes() < bytes) buffer = Buffer(bytes);
+    return buffer.data();
+  }
+
+  void count(Op op) { ++calls_[static_cast<std::size_t>(op)]; }
+  std::int64_t calls(Op op) const { return calls_[static_cast<std::size_t>(op)]; }
+  std::int64_t calls() const {
+    std::int64_t sum = 0;
+    for (const auto c : calls_) sum += c;
+    return sum;
+  }
+
+ private:
+  std::vector<Buffer> scratch_;
+  std::array<std::int64_t, static_cast<std::size_t>(Op::kCount)> calls_{};
+};
+
+}  // namespace palimpsest
