@@ -1,0 +1,28 @@
+#pragma once
+
+#include "kernels/op_args.h"
+#include "tensor/exec_context.h"
+
+/// One front door per op: checks shapes and dtypes (PALIMPSEST_CHECK: callers are our own code), counts the call in the
+/// context, chooses the device, calls the kernel. Formulas and shapes: kernels/op_args.h. Each takes a whole ragged batch in one call.
+namespace palimpsest::ops {
+
+void embedding(ExecContext&, const EmbeddingArgs&);
+void matmul(ExecContext&, const MatmulArgs&);
+void rms_norm(ExecContext&, const RmsNormArgs&);
+void gated_rms_norm(ExecContext&, const GatedRmsNormArgs&);
+void l2_norm(ExecContext&, const L2NormArgs&);
+void short_conv(ExecContext&, const ShortConvArgs&);
+void decay_gate(ExecContext&, const DecayGateArgs&);
+void sigmoid(ExecContext&, const SigmoidArgs&);
+void page_memory(ExecContext&, const PageMemoryArgs&);
+void latent_append(ExecContext&, const LatentAppendArgs&);
+void latent_attention(ExecContext&, const LatentAttentionArgs&);
+void glu(ExecContext&, const GluArgs&);
+void multiply_sigmoid(ExecContext&, const MultiplySigmoidArgs&);
+void add(ExecContext&, const AddArgs&);
+void attention_residual(ExecContext&, const AttentionResidualArgs&);
+void router(ExecContext&, const RouterArgs&);
+void experts(ExecContext&, const ExpertsArgs&);
+
+}  // namespace palimpsest::ops
