@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "palimpsest/dtype.h"
+#include "palimpsest/model.h"
+
+namespace palimpsest {
+
+struct Observer;
+
+struct SessionOptions {
+  int threads = 0;            ///< 0: one a physical core
+  std::int64_t context = 0;   ///< most tokens of the sequence; 0: what the model was made for, cut to what fits into memory
+  std::int64_t ubatch = 512;  ///< rows of one forward pass: bounds activation memory
+  DType cache_type = DType::kBF16;  ///< element type of the latent cache: kBF16 or kF32
+};
+
+/// Bytes a session takes, known before anything is allocated.
+struct MemoryPlan {
+  std::int64_t weights = 0;         ///< mapped file bytes
+  std::int64_t pages = 0;           ///< fixed pages and conv tails of one sequence
+  std::int64_t list_per_token = 0;  ///< latent cache, per token
+  std::int64_t context = 0;         ///< tokens the lists are sized for
+  std::int64_t lists = 0;           ///< context * list_per_token, rounded up to whole blocks
+  std::int64_t workspace = 0;       ///< activations and kernel scratch of one forward pass of ubatch rows
+  std::int64_t total() const { return weights + pages + lists + workspace; }
+};
+
+/// One sequence of tokens and the memory a model has of it. Not thread-safe; several sessions may share a model.
+class Session {
+ public:
+  /// Throws Error{kOutOfMemory} with needed and available bytes before allocating, Error{kUsage} for impossible options.
+  Session(std::shared_ptr<const Model> model, const SessionOptions& options = {});
+  ~Session();
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+
+  /// What a session with these options would take (context resolved). Allocates nothing.
+  static MemoryPlan plan(const Model& model, const SessionOptions& options);
+
+  /// Runs the model over `ids` in passes of at most ubatch rows, continuing the sequence; afterwards logits() is the distribution of
+  /// the next token. `on_progress(done)` is called after each pass; returning false stops there (what was done stays done: see length()).
+  /// Throws Error{kInvalidRequest} for ids outside the vocabulary or a sequence beyond the context, before anything is computed;
+  /// Error{kNumeric} if logits are not finite: the session is then reset, its state is never reused.
+  void append(std::span<const std::int32_t> ids, const std::function<bool(std::int64_t done)>& on_progress = {});
+
+  /// append(), but the logits of every row of `ids`: calls `on_rows(first_row, rows, logits [rows, vocab])` for each pass in order.
+  void score(std::span<const std::int32_t> ids,
+             const std::function<void(std::int64_t first_row, std::int64_t rows, const float* logits)>& on_rows);
+
+  /// Logits [vocab] of the token after the last one appended; empty before the first append.
+  std::span<const float> logits() const;
+
+  /// Tokens appended so far.
+  std::int64_t length() const;
+  std::int64_t context() const;
+  /// Forgets everything: length() becomes 0, pages and tails are zeroed.
+  void reset();
+
+  const Model& model() const;
+  const MemoryPlan& memory() const;
+  int threads() const;
+  /// Watches hidden states and more during append and score (model/observer.h); null to stop. Not owned.
+  void set_observer(Observer* observer);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace palimpsest
