@@ -70,7 +70,7 @@ struct ShortConvArgs {
 };
 
 /// Log decay of a page, per key channel, natural logarithm.
-enum class DecayGate : std::uint8_t {
+enum class DecayGateKind : std::uint8_t {
   kBounded,   ///< g = lower_bound * sigmoid(exp(A_log) * (f + dt_bias))      (Kimi K3)
   kSoftplus,  ///< g = -exp(A_log) * softplus(f + dt_bias)                     (Kimi Linear)
 };
@@ -78,7 +78,7 @@ struct DecayGateArgs {
   Tensor f;        ///< [T, H, K]
   Tensor a_log;    ///< F32 [H]
   Tensor dt_bias;  ///< F32 [H * K]
-  DecayGate kind = DecayGate::kBounded;
+  DecayGateKind kind = DecayGateKind::kBounded;
   float lower_bound = -5;
   Tensor g;  ///< [T, H, K]; may be f
 };
