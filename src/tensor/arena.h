@@ -10,7 +10,8 @@ namespace palimpsest {
 
 /// Stack-like scratch memory over one Buffer: allocate in order, give back to a mark. Not thread-safe.
 ///
-/// The memory is sized by the plan before loading; needing more is a bug in the plan, not a condition of a request.
+/// The memory is sized by the plan before loading; needing more is a bug in the plan, not a condition of a request. The plan finds the size by
+/// running the same code over a measuring arena: it hands out addresses that nobody may touch and remembers the peak.
 class Arena {
  public:
   static constexpr std::int64_t kAlignment = 64;
@@ -18,11 +19,20 @@ class Arena {
   Arena() = default;
   explicit Arena(std::int64_t bytes) : buffer_(bytes) {}
 
+  static Arena measuring_only() {
+    Arena arena;
+    arena.measuring_ = true;
+    return arena;
+  }
+  bool measuring() const { return measuring_; }
+
   /// Contents are whatever an earlier user left there.
   Tensor allocate(DType dtype, std::initializer_list<std::int64_t> sizes) {
-    Tensor t = Tensor::contiguous(buffer_.data() + used_, dtype, sizes);
+    // A measuring arena counts from a non-null address, so that its tensors are "defined".
+    std::byte* const base = measuring_ ? reinterpret_cast<std::byte*>(kAlignment) : buffer_.data();
+    Tensor t = Tensor::contiguous(base + used_, dtype, sizes);
     const std::int64_t bytes = (t.bytes() + kAlignment - 1) / kAlignment * kAlignment;
-    PALIMPSEST_CHECK(used_ + bytes <= buffer_.bytes(), "workspace smaller than the plan said");
+    PALIMPSEST_CHECK(measuring_ || used_ + bytes <= buffer_.bytes(), "workspace smaller than the plan said");
     used_ += bytes;
     if (used_ > peak_) peak_ = used_;
     return t;
@@ -43,6 +53,7 @@ class Arena {
   Buffer buffer_;
   std::int64_t used_ = 0;
   std::int64_t peak_ = 0;
+  bool measuring_ = false;
 };
 
 /// Gives back at the end of a block what was allocated in it.

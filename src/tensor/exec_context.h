@@ -26,6 +26,9 @@ class ExecContext {
   base::ThreadPool pool;
   Arena workspace;  ///< activations of the running forward pass
 
+  /// True while the plan measures workspace: front doors then reserve what their kernel would, compute nothing and count nothing.
+  bool planning() const { return workspace.measuring(); }
+
   /// Scratch memory of one thread inside a kernel, at least `bytes`, aligned to a page, contents undefined. Grows on first use, then stays:
   /// steady state allocates nothing. Only that thread may call it, and a second call by the same thread invalidates the first.
   std::byte* thread_scratch(int thread, std::int64_t bytes) {
