@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Builds palimpsest with warnings as errors and runs its tests; ctest's summary comes last.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/lib.sh
+
+usage() {
+  cat <<'TEXT'
+usage: scripts/test.sh [--sanitize] [--long]
+
+Installs missing Debian packages (as root or with sudo), builds in build/release and runs every test but the long ones.
+  --sanitize   first: AddressSanitizer and UndefinedBehaviorSanitizer over formats, text, state, runtime and model;
+               ThreadSanitizer over base and runtime; each fuzzer for 20 seconds
+  --long       also the tests labelled long, and the numeric tests on the scalar and the AVX2 kernels
+Tests that need data outside the repository look for it in $PALIMPSEST_SHARED (default ../shared) and are skipped without it.
+TEXT
+}
+
+sanitize=no
+long=no
+for argument in "$@"; do
+  case $argument in
+    --sanitize) sanitize=yes ;;
+    --long) long=yes ;;
+    -h | --help) usage; exit 0 ;;
+    *) usage >&2; fail "unknown option: $argument" ;;
+  esac
+done
+
+# Folders whose results depend on the SIMD target.
+numeric_labels='^(kernels|ops|model|runtime)$'
+
+# build PRESET [TARGET...]
+build() {
+  local preset=$1
+  shift
+  cmake --build --preset "$preset" -j "$jobs" ${1:+--target "$@"}
+}
+
+run_tests() {
+  local preset=$1
+  shift
+  ctest --test-dir "build/$preset" --output-on-failure -j "$jobs" "$@"
+}
+
+fuzz_all() {
+  local fuzzer name corpus seeds
+  for fuzzer in build/fuzz/fuzz/fuzz_*; do
+    name=${fuzzer##*/fuzz_}
+    corpus=build/fuzz/corpus/$name
+    mkdir -p "$corpus" build/fuzz/findings
+    seeds=()
+    [ -d "fuzz/seeds/$name" ] && seeds+=("fuzz/seeds/$name")
+    [ "$name" = config ] && [ -d "$shared/fuzz" ] && seeds+=("$shared/fuzz")
+    echo "-- fuzz_$name"
+    "$fuzzer" -max_total_time=20 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
+      -artifact_prefix="build/fuzz/findings/$name-" "$corpus" "${seeds[@]}" || return 1
+  done
+}
+
+shared=${PALIMPSEST_SHARED:-../shared}
+if ! command -v nvcc > /dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then
+  export CUDACXX=/usr/local/cuda/bin/nvcc
+fi
+
+packages=(--tests)
+[ "$sanitize" = yes ] && packages+=(--sanitize)
+part "install packages" scripts/install_dependencies.sh "${packages[@]}"
+
+if [ "$sanitize" = yes ]; then
+  part "configure asan" configure asan
+  part "build asan" build asan test_formats test_text test_state test_runtime test_model
+  part "test asan" run_tests asan -L '^(formats|text|state|runtime|model)$' -LE '^long$'
+  part "configure tsan" configure tsan
+  part "build tsan" build tsan test_base test_runtime
+  part "test tsan" run_tests tsan -L '^(base|runtime)$' -LE '^long$'
+  part "configure fuzzers" configure fuzz
+  part "build fuzzers" build fuzz
+  part "fuzz" fuzz_all
+fi
+
+started=$(date +%s)
+part "configure release" configure release
+part "build release" build release
+python3 scripts/slowest_files.py build/release/.ninja_log "$started"
+
+if [ "$long" = yes ]; then
+  part "test scalar kernels" env PALIMPSEST_TARGET=SCALAR ctest --test-dir build/release --output-on-failure -j "$jobs" -L "$numeric_labels" -LE '^long$'
+  part "test AVX2 kernels" env PALIMPSEST_TARGET=AVX2 ctest --test-dir build/release --output-on-failure -j "$jobs" -L "$numeric_labels" -LE '^long$'
+  say "test, with the long ones"
+  run_tests release
+else
+  say "test"
+  run_tests release -LE '^long$'
+fi
