@@ -1,0 +1,191 @@
+#include "formats/tiktoken_vocab.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cstring>
+
+#include "base/mapped_file.h"
+
+namespace palimpsest::formats {
+namespace {
+
+struct Line {
+  std::uint32_t number;  ///< counted from 1, for error texts
+  std::int32_t rank;
+  std::uint32_t begin;  ///< of the token in the decoded bytes
+  std::uint32_t size;
+};
+
+constexpr std::array<std::int8_t, 256> make_base64_table() {
+  std::array<std::int8_t, 256> table{};
+  table.fill(-1);
+  constexpr std::string_view kAlphabet =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  for (std::size_t i = 0; i < kAlphabet.size(); ++i) {
+    table[static_cast<unsigned char>(kAlphabet[i])] = static_cast<std::int8_t>(i);
+  }
+  return table;
+}
+
+/// Appends the decoded bytes; false unless `text` is padded standard base64 in its canonical form.
+bool append_base64(std::string_view text, std::string& out) {
+  static constexpr std::array<std::int8_t, 256> kTable = make_base64_table();
+  if (text.size() % 4 != 0) return false;
+  for (std::size_t i = 0; i < text.size(); i += 4) {
+    const bool last = i + 4 == text.size();
+    const std::size_t padding = last ? static_cast<std::size_t>(text[i + 3] == '=') +
+                                           (text[i + 3] == '=' && text[i + 2] == '=')
+                                     : 0;
+    std::uint32_t group = 0;
+    for (std::size_t j = 0; j < 4; ++j) {
+      const int digit = j >= 4 - padding ? 0 : kTable[static_cast<unsigned char>(text[i + j])];
+      if (digit < 0) return false;
+      group = group << 6 | static_cast<std::uint32_t>(digit);
+    }
+    if (padding == 1 && (group & 0xffu) != 0) return false;
+    if (padding == 2 && (group & 0xffffu) != 0) return false;
+    for (std::size_t j = 0; j < 3 - padding; ++j) out += static_cast<char>(group >> (16 - 8 * j));
+  }
+  return true;
+}
+
+std::uint64_t hash_bytes(std::string_view s) {
+  constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15u;
+  std::uint64_t h = s.size() * kMultiplier;
+  const char* p = s.data();
+  std::size_t left = s.size();
+  const auto mix = [&h](std::uint64_t word) {
+    h = (h ^ word) * kMultiplier;
+    h ^= h >> 32;
+  };
+  for (; left >= 8; p += 8, left -= 8) {
+    std::uint64_t word;
+    std::memcpy(&word, p, 8);
+    mix(word);
+  }
+  std::uint64_t tail = 0;
+  for (std::size_t i = 0; i < left; ++i) tail = tail << 8 | static_cast<unsigned char>(p[i]);
+  mix(tail);
+  return h;
+}
+
+Result<Line> parse_line(std::string_view line, std::uint32_t number, std::string& decoded) {
+  const std::size_t space = line.find(' ');
+  if (space == std::string_view::npos) {
+    return fail(ErrorCode::kInvalidFile, "line {}: expected \"base64 rank\"", number);
+  }
+  const std::size_t begin = decoded.size();
+  if (!append_base64(line.substr(0, space), decoded)) {
+    return fail(ErrorCode::kInvalidFile, "line {}: the token is not base64", number);
+  }
+  const std::size_t size = decoded.size() - begin;
+  if (size == 0) return fail(ErrorCode::kInvalidFile, "line {}: empty token", number);
+  if (size > TiktokenVocab::kMaxTokenBytes) {
+    return fail(ErrorCode::kInvalidFile, "line {}: token of {} bytes, the limit is {}", number,
+                size, TiktokenVocab::kMaxTokenBytes);
+  }
+  const std::string_view digits = line.substr(space + 1);
+  std::int32_t rank = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+  if (error != std::errc{} || end != digits.data() + digits.size() || rank < 0) {
+    return fail(ErrorCode::kInvalidFile, "line {}: the rank is not a number from 0 up", number);
+  }
+  return Line{number, rank, static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(size)};
+}
+
+Result<std::vector<Line>> parse_lines(std::string_view text, std::string& decoded) {
+  std::vector<Line> lines;
+  std::uint32_t number = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = text.substr(at, end - at);
+    at = end + 1;
+    ++number;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty()) continue;
+    if (lines.size() == TiktokenVocab::kMaxTokens) {
+      return fail(ErrorCode::kInvalidFile, "line {}: more than {} tokens", number,
+                  TiktokenVocab::kMaxTokens);
+    }
+    auto parsed = parse_line(line, number, decoded);
+    if (!parsed) return tl::make_unexpected(std::move(parsed.error()));
+    lines.push_back(*parsed);
+  }
+  if (lines.empty()) return fail(ErrorCode::kInvalidFile, "no tokens");
+  return lines;
+}
+
+/// lines in rank order; an error when the ranks are not 0 .. n-1, each once.
+Result<std::vector<Line>> order_by_rank(const std::vector<Line>& lines) {
+  std::vector<Line> ordered(lines.size(), Line{0, -1, 0, 0});
+  for (const Line& line : lines) {
+    if (static_cast<std::size_t>(line.rank) >= lines.size()) {
+      return fail(ErrorCode::kInvalidFile, "line {}: rank {} in a file of {} tokens leaves a gap",
+                  line.number, line.rank, lines.size());
+    }
+    Line& place = ordered[static_cast<std::size_t>(line.rank)];
+    if (place.rank >= 0) {
+      return fail(ErrorCode::kInvalidFile, "line {}: rank {} was already given in line {}",
+                  line.number, line.rank, place.number);
+    }
+    place = line;
+  }
+  return ordered;
+}
+
+}  // namespace
+
+std::size_t TiktokenVocab::slot_of(std::string_view token_bytes) const {
+  const std::size_t mask = slots_.size() - 1;
+  std::size_t slot = hash_bytes(token_bytes) & mask;
+  while (slots_[slot] >= 0 && token(slots_[slot]) != token_bytes) slot = (slot + 1) & mask;
+  return slot;
+}
+
+std::int32_t TiktokenVocab::find(std::string_view token_bytes) const {
+  if (token_bytes.size() > max_token_bytes_) return -1;
+  return slots_[slot_of(token_bytes)];
+}
+
+Result<TiktokenVocab> TiktokenVocab::parse(std::string_view text) {
+  if (text.size() > kMaxFileBytes) {
+    return fail(ErrorCode::kInvalidFile, "{} bytes, the limit is {}", text.size(), kMaxFileBytes);
+  }
+  std::string decoded;
+  decoded.reserve(text.size() / 2);
+  auto lines = parse_lines(text, decoded).and_then(order_by_rank);
+  if (!lines) return tl::make_unexpected(std::move(lines.error()));
+
+  TiktokenVocab vocab;
+  vocab.bytes_.reserve(decoded.size());
+  vocab.begins_.reserve(lines->size() + 1);
+  vocab.begins_.push_back(0);
+  vocab.slots_.assign(std::bit_ceil(lines->size() * 2 + 2), -1);
+  for (const Line& line : *lines) {
+    const std::string_view token_bytes(decoded.data() + line.begin, line.size);
+    const std::size_t slot = vocab.slot_of(token_bytes);
+    if (vocab.slots_[slot] >= 0) {
+      const Line& first = (*lines)[static_cast<std::size_t>(vocab.slots_[slot])];
+      return fail(ErrorCode::kInvalidFile, "line {}: the token of line {} again",
+                  std::max(line.number, first.number), std::min(line.number, first.number));
+    }
+    vocab.bytes_ += token_bytes;
+    vocab.begins_.push_back(static_cast<std::uint32_t>(vocab.bytes_.size()));
+    vocab.slots_[slot] = line.rank;
+    vocab.max_token_bytes_ = std::max<std::size_t>(vocab.max_token_bytes_, line.size);
+  }
+  return vocab;
+}
+
+Result<TiktokenVocab> TiktokenVocab::read(const std::filesystem::path& path) {
+  auto file = base::MappedFile::open(path);
+  if (!file) return tl::make_unexpected(std::move(file.error()));
+  const auto bytes = file->bytes();
+  auto vocab = parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  if (!vocab) return tl::make_unexpected(std::move(vocab.error().add_context(path.string())));
+  return vocab;
+}
+
+}  // namespace palimpsest::formats

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "palimpsest/tokenizer.h"
+#include "support/shared_data.h"
+
+namespace palimpsest::test {
+
+/// A model folder made for one test, removed at its end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "palimpsest-text-XXXXXX").string();
+    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp");
+    path_ = pattern;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  void write(const std::string& name, const std::string& contents) const {
+    std::ofstream(path_ / name, std::ios::binary) << contents;
+  }
+  void copy(const std::filesystem::path& from) const {
+    std::filesystem::copy_file(from, path_ / from.filename(),
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline const Tokenizer& demo_tokenizer() {
+  static const Tokenizer tokenizer = Tokenizer::load(project_path("models/demo"));
+  return tokenizer;
+}
+
+/// A tokenizer_config.json with the names of `special-tokens.json`: family "k3" or "k2_family", ids
+/// moved by `offset`.
+inline std::string tokenizer_config_json(const nlohmann::json& names, const std::string& family,
+                                         int offset = 0) {
+  nlohmann::json config = {{"tokenizer_class", "TikTokenTokenizer"},
+                           {"bos_token", "[BOS]"},
+                           {"eos_token", "[EOS]"},
+                           {"pad_token", "[PAD]"},
+                           {"added_tokens_decoder", nlohmann::json::object()}};
+  for (const auto& [id, name] : names.at(family).items()) {
+    const bool marker = name == "<|open|>" || name == "<|close|>" || name == "<|sep|>";
+    config["added_tokens_decoder"][std::to_string(std::stoi(id) + offset)] = {{"content", name},
+                                                                              {"special", !marker}};
+  }
+  return config.dump();
+}
+
+/// The tokenizer of the shared Kimi rank file; `family` chooses the names of the control tokens.
+/// Call only where shared_path("tokenizer/kimi/tiktoken.model") exists.
+inline const Tokenizer& kimi_tokenizer(const std::string& family) {
+  static const auto load = [](const std::string& which) {
+    TemporaryFolder folder;
+    folder.copy(shared_path("tokenizer/kimi/tiktoken.model"));
+    std::ifstream names(shared_path("tokenizer/kimi/special-tokens.json"));
+    folder.write("tokenizer_config.json",
+                 tokenizer_config_json(nlohmann::json::parse(names), which));
+    return Tokenizer::load(folder.path(), 163840);
+  };
+  static const Tokenizer k3 = load("k3"), k2 = load("k2_family");
+  return family == "k3" ? k3 : k2;
+}
+
+inline std::vector<nlohmann::json> read_json_lines(const std::filesystem::path& path) {
+  std::vector<nlohmann::json> rows;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) rows.push_back(nlohmann::json::parse(line));
+  return rows;
+}
+
+}  // namespace palimpsest::test
+
+#define SKIP_WITHOUT_SHARED(relative)                  \
+  if (palimpsest::test::shared_path(relative).empty()) \
+  GTEST_SKIP() << "shared data absent: " << (relative)
