@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace palimpsest {
+
+/// The rows of one forward pass: the new tokens of several sequences, concatenated. Prefill chunks, single decode tokens and
+/// mixtures of both are the same thing. Views; the caller keeps the memory until forward returns.
+struct Batch {
+  std::span<const std::int32_t> tokens;      ///< [T], each in [0, vocab_size)
+  std::span<const std::int64_t> cu_seqlens;  ///< [N + 1], ascending from 0 to T: sequence n owns rows [cu[n], cu[n+1])
+  std::span<const std::int32_t> slots;       ///< [N], slots of the StatePool, each at most once
+  std::span<const std::int32_t> logit_rows;  ///< rows whose logits are wanted, in any order; may be empty
+
+  std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
+};
+
+}  // namespace palimpsest

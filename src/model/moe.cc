@@ -1,0 +1,61 @@
+#include <span>
+
+#include "model/ffn.h"
+#include "model/project.h"
+
+namespace palimpsest {
+namespace {
+
+struct Route {
+  Tensor ids;      // I32 [T, k]
+  Tensor weights;  // F32 [T, k]
+};
+
+Route route(ExecContext& ctx, const MoeConfig& config, const MoeWeights& w, const Tensor& x) {
+  const std::int64_t T = x.size(0), k = config.experts_per_token;
+  const Route chosen = {.ids = ctx.workspace.allocate(DType::kI32, {T, k}),
+                        .weights = ctx.workspace.allocate(DType::kF32, {T, k})};
+  const ArenaScope scope(ctx.workspace);
+  ops::router(ctx, {.logits = project(ctx, x, w.gate), .bias = w.e_score_correction_bias,
+                    .top_k = static_cast<std::int32_t>(k), .renormalize = config.renormalize,
+                    .scale = static_cast<float>(config.routed_scaling), .ids = chosen.ids, .weights = chosen.weights});
+  return chosen;
+}
+
+/// sum_e weight_e expert_e(z), with the experts held for as long as they are read.
+void run_experts(ExecContext& ctx, const ModelConfig& config, ExpertStore& store, std::int64_t layer, const Tensor& z,
+                 const Route& chosen, const Tensor& y) {
+  const std::span ids(chosen.ids.as<const std::int32_t>(), static_cast<std::size_t>(chosen.ids.numel()));
+  const ExpertMatrices* experts = store.acquire(layer, ids);
+  ops::experts(ctx, {.x = z, .ids = chosen.ids, .weights = chosen.weights, .experts = experts,
+                     .num_experts = config.moe.num_experts, .glu = glu_params(config.activation), .y = y});
+  store.release(layer, ids);
+}
+
+}  // namespace
+
+void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, ExpertStore& experts, std::int64_t layer, const Tensor& x,
+         const Tensor& y) {
+  const ArenaScope scope(ctx.workspace);
+  const Route chosen = route(ctx, config.moe, w, x);
+
+  if (config.moe.latent_size > 0) {
+    const Tensor z = project(ctx, x, w.routed_expert_down_proj);
+    const Tensor r = ctx.workspace.allocate(DType::kF32, {x.size(0), config.moe.latent_size});
+    run_experts(ctx, config, experts, layer, z, chosen, r);
+    if (config.moe.latent_norm) {
+      ops::rms_norm(ctx, {.x = r, .weight = w.routed_expert_norm, .eps = static_cast<float>(config.rms_norm_eps), .y = r});
+    }
+    ops::matmul(ctx, {.x = r, .w = w.routed_expert_up_proj, .y = y});
+  } else {
+    run_experts(ctx, config, experts, layer, x, chosen, y);
+  }
+
+  if (config.moe.num_shared_experts > 0) {
+    const Tensor shared = ctx.workspace.allocate(DType::kF32, {x.size(0), config.hidden_size});
+    mlp(ctx, glu_params(config.activation), w.shared_experts, x, shared);
+    ops::add(ctx, {.x = shared, .y = y});
+  }
+}
+
+}  // namespace palimpsest

@@ -1,0 +1,47 @@
+#include "model/residual_stream.h"
+
+#include "ops/ops.h"
+
+namespace palimpsest {
+namespace {
+
+std::int64_t blocks(const ModelConfig& config) {
+  const std::int64_t size = config.attn_res_block_size;
+  return size > 0 ? (config.num_layers() + size - 1) / size : 0;
+}
+
+}  // namespace
+
+ResidualStream::ResidualStream(ExecContext& ctx, const ModelConfig& config, std::int64_t rows)
+    : ctx_(ctx),
+      eps_(static_cast<float>(config.rms_norm_eps)),
+      sources_(ctx.workspace.allocate(DType::kF32, {blocks(config) + 1, rows, config.hidden_size})),
+      mixed_(ctx.workspace.allocate(DType::kF32, {rows, config.hidden_size})),
+      output_(ctx.workspace.allocate(DType::kF32, {rows, config.hidden_size})) {}
+
+Tensor ResidualStream::source(std::int64_t index) const {
+  Tensor t = sources_.rows(index, 1);
+  return t.reshape({sources_.size(1), sources_.size(2)});
+}
+
+Tensor ResidualStream::running() const { return source(banked_); }
+
+Tensor ResidualStream::read(const Tensor& w) {
+  if (banked_ == 0) return running();
+  ops::attention_residual(ctx_, {.sources = sources_.rows(0, banked_ + 1), .w = w, .eps = eps_, .y = mixed_, .p = {}});
+  return mixed_;
+}
+
+void ResidualStream::bank() {
+  ++banked_;
+  empty_ = true;
+}
+
+Tensor ResidualStream::output() const { return empty_ ? running() : output_; }
+
+void ResidualStream::add_output() {
+  if (!empty_) ops::add(ctx_, {.x = output_, .y = running()});
+  empty_ = false;
+}
+
+}  // namespace palimpsest

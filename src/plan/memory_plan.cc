@@ -1,0 +1,75 @@
+#include "plan/memory_plan.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/forward.h"
+#include "model/state_spec.h"
+
+namespace palimpsest {
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+// Tiles and packed panels of one thread inside kernels: bounded by cache sizes, not by the model.
+constexpr std::int64_t kThreadScratch = 4 * kMiB;
+
+std::int64_t resolve_context(const ModelConfig& config, const MemoryPlan& fixed, std::int64_t available) {
+  const std::int64_t most = config.max_position_embeddings;
+  if (fixed.list_per_token == 0) return most;
+  const std::int64_t left = std::max<std::int64_t>(available - fixed.total(), 0) / 2;
+  // At least a page of conversation, even if the plan then says that it does not fit.
+  return std::clamp(left / fixed.list_per_token, std::min<std::int64_t>(most, 4096), most);
+}
+
+void check_options(const SessionOptions& options, std::int64_t most) {
+  if (options.ubatch < 1 || options.ubatch > 65536) {
+    throw make_error(ErrorCode::kUsage, "ubatch must be between 1 and 65536, not {}", options.ubatch);
+  }
+  if (options.threads < 0 || options.threads > 1024) {
+    throw make_error(ErrorCode::kUsage, "threads must be between 0 (one a core) and 1024, not {}", options.threads);
+  }
+  if (options.context < 0 || options.context > most) {
+    throw make_error(ErrorCode::kUsage, "a context of {} tokens is outside what this model was made for (1 to {})", options.context, most);
+  }
+  if (options.cache_type != DType::kBF16 && options.cache_type != DType::kF32) {
+    throw make_error(ErrorCode::kUsage, "the cache type must be f32 or bf16, not {}", dtype_name(options.cache_type));
+  }
+}
+
+std::string gigabytes(std::int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+
+}  // namespace
+
+std::int64_t score_rows(const ModelConfig& config, std::int64_t ubatch) {
+  return std::min(ubatch, std::max<std::int64_t>(16, 64 * kMiB / (config.vocab_size * 4)));
+}
+
+StatePoolOptions pool_options(const MemoryPlan& plan) {
+  return {.slots = 1, .tokens = plan.context, .max_length = plan.context};
+}
+
+MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::int64_t available) {
+  const ModelConfig& config = model.config();
+  check_options(options, config.max_position_embeddings);
+  const StateSpec spec = state_spec(config, options.cache_type);
+  MemoryPlan plan;
+  plan.weights = model.file_bytes();
+  plan.pages = bytes_per_sequence(spec);
+  plan.list_per_token = bytes_per_token(spec);
+  const int threads = options.threads > 0 ? options.threads : base::ThreadPool::default_size();
+  plan.workspace = forward_workspace_bytes(model, options.ubatch, 1, score_rows(config, options.ubatch)) + threads * kThreadScratch;
+  plan.context = options.context > 0 ? options.context : resolve_context(config, plan, available);
+  plan.lists = StatePool::bytes(spec, pool_options(plan)) - plan.pages;
+  return plan;
+}
+
+void require_memory(const MemoryPlan& plan, std::int64_t available) {
+  if (plan.total() <= available) return;
+  throw make_error(ErrorCode::kOutOfMemory,
+                   "not enough memory: {} needed (weights {}, pages {}, cache of {} tokens {}, workspace {}), {} available. "
+                   "A smaller context (-c) or ubatch (-ub) needs less",
+                   gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.pages), plan.context, gigabytes(plan.lists),
+                   gigabytes(plan.workspace), gigabytes(available));
+}
+
+}  // namespace palimpsest
