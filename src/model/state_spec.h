@@ -1,0 +1,17 @@
+#pragma once
+
+#include "palimpsest/model_config.h"
+#include "state/state_spec_types.h"
+
+namespace palimpsest {
+
+/// The memories of every layer of a model. Pages and convolution tails are F32; list rows have `list_dtype` (F32 or BF16).
+///   kda: "page" [heads, head_dim, head_dim];  "conv_q", "conv_k", "conv_v" [conv_kernel - 1, heads * head_dim], in this order
+///   mla: "latent" [kv_lora_rank + qk_rope_head_dim] a token: the normed latent, then the shared key channels
+StateSpec state_spec(const ModelConfig& config, DType list_dtype = DType::kBF16);
+
+/// What a cache of per-head keys and values would take per token in the same layers and type: the figure to compare with.
+/// KDA layers count as if they were attention with their own heads.
+std::int64_t kv_cache_bytes_per_token(const ModelConfig& config, DType dtype = DType::kBF16);
+
+}  // namespace palimpsest

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "palimpsest/dtype.h"
+#include "palimpsest/model_config.h"
+
+namespace palimpsest {
+
+/// What a weight is for. Names follow the checkpoints; the comments give the shape ([out, in] for matrices, y = x W^T).
+/// P = kda.projection_size(), H = kda.num_heads, D = kda.head_dim, N = mla.num_heads, E = num_experts.
+enum class Role : std::uint8_t {
+  kEmbedTokens,        ///< [vocab, hidden]
+  kLmHead,             ///< [vocab, hidden]; absent with tied embeddings
+  kFinalNorm,          ///< [hidden]
+  kOutputResNorm,      ///< [hidden]      block attention residuals, in front of the final norm
+  kOutputResProj,      ///< [1, hidden]
+  kInputNorm,          ///< [hidden]
+  kPostAttentionNorm,  ///< [hidden]
+  kAttentionResNorm,   ///< [hidden]      block attention residuals, in front of the mixer
+  kAttentionResProj,   ///< [1, hidden]
+  kMlpResNorm,         ///< [hidden]      block attention residuals, in front of the FFN
+  kMlpResProj,         ///< [1, hidden]
+
+  kKdaQ,               ///< [P, hidden]
+  kKdaK,               ///< [P, hidden]
+  kKdaV,               ///< [P, hidden]
+  kKdaConvQ,           ///< [P, 1, conv_kernel]
+  kKdaConvK,           ///< [P, 1, conv_kernel]
+  kKdaConvV,           ///< [P, 1, conv_kernel]
+  kKdaALog,            ///< [H]; stored forms: see WeightSpec::stored_as_heads
+  kKdaDtBias,          ///< [P]
+  kKdaDecayDown,       ///< [D, hidden]   f_a_proj
+  kKdaDecayUp,         ///< [P, D]        f_b_proj
+  kKdaBeta,            ///< [H, hidden]   b_proj
+  kKdaGate,            ///< [P, hidden]   g_proj, full rank
+  kKdaGateDown,        ///< [D, hidden]   g_a_proj, low rank
+  kKdaGateUp,          ///< [P, D]        g_b_proj, low rank
+  kKdaOutputNorm,      ///< [D], shared by the heads
+  kKdaOutput,          ///< [hidden, P]
+
+  kMlaQ,               ///< [N * qk_head_dim, hidden], when q_lora_rank = 0
+  kMlaQDown,           ///< [q_lora_rank, hidden]
+  kMlaQNorm,           ///< [q_lora_rank]
+  kMlaQUp,             ///< [N * qk_head_dim, q_lora_rank]
+  kMlaKvDown,          ///< [kv_lora_rank + qk_rope_head_dim, hidden]
+  kMlaKvNorm,          ///< [kv_lora_rank]
+  kMlaKvUp,            ///< [N * (qk_nope_head_dim + v_head_dim), kv_lora_rank]
+  kMlaGate,            ///< [N * v_head_dim, hidden]
+  kMlaOutput,          ///< [hidden, N * v_head_dim]
+
+  kMlpGate,            ///< [intermediate, hidden]
+  kMlpUp,              ///< [intermediate, hidden]
+  kMlpDown,            ///< [hidden, intermediate]
+
+  kRouter,             ///< [E, hidden]
+  kRouterBias,         ///< [E]           e_score_correction_bias
+  kLatentDown,         ///< [latent, hidden]
+  kLatentUp,           ///< [hidden, latent]
+  kLatentNorm,         ///< [latent]
+  kSharedGate,         ///< [shared intermediate, hidden]
+  kSharedUp,           ///< [shared intermediate, hidden]
+  kSharedDown,         ///< [hidden, shared intermediate]
+  kExpertGate,         ///< [expert intermediate, expert width]   w1
+  kExpertUp,           ///< [expert intermediate, expert width]   w3
+  kExpertDown,         ///< [expert width, expert intermediate]   w2
+  kCount
+};
+
+/// How a weight is split over ranks. kExperts: whole experts go to ranks.
+enum class ShardAxis : std::uint8_t { kReplicated, kRows, kColumns, kExperts };
+
+/// One weight of a model: plain data without heap, because a checkpoint has a quarter of a million.
+struct WeightSpec {
+  Role role = Role::kEmbedTokens;
+  DType dtype = DType::kBF16;  ///< as published; readers accept F32, BF16 and F16 alike
+  ShardAxis shard = ShardAxis::kReplicated;
+  std::int8_t rank = 1;
+  bool may_be_mxfp4 = false;     ///< an expert matrix: <name>_packed and <name>_scale when the former is there
+  /// A_log: any shape that flattens to the heads, or to the heads padded with zeros to a multiple of 128.
+  bool stored_as_heads = false;
+  std::int32_t layer = -1;   ///< -1: not part of a layer
+  std::int32_t expert = -1;  ///< -1: not an expert
+  std::int64_t sizes[3] = {1, 1, 1};
+
+  std::span<const std::int64_t> shape() const { return {sizes, static_cast<std::size_t>(rank)}; }
+  std::int64_t parameters() const { return sizes[0] * sizes[1] * sizes[2]; }
+};
+
+/// Whether weights may be stored in this type.
+constexpr bool is_weight_dtype(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+/// The single list of a model's weights: embedding, layers in order (experts last, by id: w1, w3, w2), output. Loader,
+/// census, saver, initialiser and planner walk it.
+std::vector<WeightSpec> weight_spec(const ModelConfig& config);
+
+/// The checkpoint's name: "language_model.model.layers.3.self_attn.q_a_proj.weight".
+std::string weight_name(const ModelConfig& config, const WeightSpec& spec);
+/// A second spelling that some re-uploads use ("self_attention_res.norm_weight"), or "".
+std::string weight_alias(const ModelConfig& config, const WeightSpec& spec);
+/// "BF16 [4096, 384]", with the accepted alternatives for A_log.
+std::string describe(const WeightSpec& spec);
+
+struct ParameterCount {
+  std::int64_t total = 0;           ///< A_log counts its heads, MXFP4 its values
+  std::int64_t routed_experts = 0;  ///< part of total
+  /// Read for one token: everything but the embedding table and the experts that are not chosen.
+  std::int64_t active = 0;
+};
+ParameterCount count_parameters(const ModelConfig& config, std::span<const WeightSpec> specs);
+
+}  // namespace palimpsest

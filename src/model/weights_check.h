@@ -1,0 +1,53 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/error.h"
+#include "formats/checkpoint.h"
+#include "model/weight_spec.h"
+
+namespace palimpsest {
+
+/// Where a weight lies in a checkpoint: either `dense`, or `codes` and `scales` (MXFP4).
+struct StoredWeight {
+  const formats::TensorEntry* dense = nullptr;
+  const formats::TensorEntry* codes = nullptr;   ///< U8 [rows, cols / 2]
+  const formats::TensorEntry* scales = nullptr;  ///< U8 [rows, cols / 32]
+};
+
+/// Finds one weight under its name or alias and checks shapes and types. An expert is MXFP4 exactly when <name>_packed is
+/// there. Errors (kInvalidFile) name the tensor, what was expected and what was found.
+Result<StoredWeight> locate_weight(const ModelConfig& config, const WeightSpec& spec,
+                                   const formats::Checkpoint& checkpoint);
+
+/// What a checkpoint that fits its config holds.
+struct Census {
+  std::int64_t text_tensors = 0;
+  std::int64_t vision_tensors = 0;  ///< present but unused by the text model
+  std::uint64_t text_bytes = 0;
+  std::uint64_t vision_bytes = 0;
+  std::uint64_t mxfp4_bytes = 0;    ///< codes and scales; part of text_bytes
+  std::int64_t mxfp4_weights = 0;
+  std::array<std::uint64_t, 8> dense_bytes = {};  ///< of the text tensors that are not MXFP4, by DType
+};
+
+/// Compares a checkpoint with the list of its weights. One Error (kInvalidFile) for all that is missing, extra, mis-shaped
+/// or mis-typed: the first kMaxListed problems in words, the rest counted.
+inline constexpr int kMaxListed = 8;
+Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec> specs,
+                           const formats::Checkpoint& checkpoint);
+
+/// Checks the values that would make silent nonsense: A_log must be finite with a zero tail, E8M0 scales must not be 255.
+/// Touches only those bytes (for an expert 1/17 of it); nothing for other weights. A loader calls it for each weight before
+/// the first use, at once or when an expert is first fetched. Thread-safe.
+Result<bool> check_values(const ModelConfig& config, const WeightSpec& spec, const StoredWeight& stored,
+                          const formats::Checkpoint& checkpoint);
+
+/// The parts of check_values on plain tensors (any alignment).
+Result<bool> check_a_log(std::string_view name, const Tensor& stored, std::int64_t heads);
+Result<bool> check_scales(std::string_view name, const Tensor& scales);
+
+}  // namespace palimpsest
