@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace palimpsest {
+
+/// How the next token is chosen. The defaults sample from the model's own distribution.
+struct SamplingParams {
+  double temperature = 1;  ///< <= 0: greedy, the most likely token (the lowest id on ties)
+  std::int64_t top_k = 0;  ///< keep the k most likely tokens; 0: all
+  double top_p = 1;        ///< keep the fewest tokens whose probabilities reach top_p; 1: all
+  double min_p = 0;        ///< keep tokens of at least min_p times the largest probability; 0: all
+  double repeat_penalty = 1;  ///< divides positive and multiplies negative logits of recent tokens
+  std::int64_t repeat_last_n = 64;   ///< how many recent tokens count as recent; 0: none
+  std::uint64_t seed = 0;            ///< names the random numbers
+  std::vector<std::int32_t> banned;  ///< ids that are never chosen
+};
+
+/// Throws Error{kUsage} naming the parameter, its value and its range: NaN, negative, top_k beyond
+/// the vocabulary, banned ids outside of it, or nothing left to choose.
+void validate(const SamplingParams& params, std::int64_t vocab_size);
+
+/// Chooses tokens: a pure function of (params, logits, recent ids, sequence, position). The object
+/// only keeps scratch memory, so that a call allocates nothing once the scratch has grown. Not
+/// thread-safe.
+///
+/// The filters run in llama.cpp's order: repeat penalty, top_k, top_p, min_p, temperature. So top_p
+/// and min_p look at the probabilities before the temperature, and top_p at those of the top_k
+/// tokens alone, summing to one. Tokens are ranked by logit, the lower id first on ties, which
+/// makes every filter exact. At least one token stays.
+///
+/// The draw inverts the distribution in order of rank: the first token whose cumulative probability
+/// exceeds u = uniform(seed, sequence, position) (Philox4x32-10), in double precision.
+class Sampler {
+ public:
+  /// Validates the parameters.
+  Sampler(SamplingParams params, std::int64_t vocab_size);
+
+  /// logits [vocab_size]; `recent` the sequence so far (only its last repeat_last_n ids are looked
+  /// at; those outside the vocabulary are skipped); `position` of the token to be chosen in its
+  /// sequence. Throws Error{kNumeric} for logits that are not finite, naming the first.
+  std::int32_t sample(std::span<const float> logits, std::span<const std::int32_t> recent,
+                      std::uint64_t sequence, std::uint64_t position);
+
+  const SamplingParams& params() const { return params_; }
+
+ private:
+  struct Candidate {
+    float logit;
+    std::int32_t id;
+  };
+
+  void collect(std::span<const float> logits, std::span<const std::int32_t> recent);
+  void rank(std::size_t count);
+  std::size_t filter(std::size_t count, double largest);
+  std::int32_t draw(std::size_t count, double largest, double u);
+  template <class Weight>
+  double total(std::size_t count, Weight weight) const;
+
+  static bool ahead(const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  }
+
+  SamplingParams params_;
+  std::int64_t vocab_size_;
+  std::vector<Candidate> candidates_;  ///< the first ranked_ are in order and ahead of all others
+  std::size_t ranked_ = 0;
+  std::vector<char> marked_;  ///< [vocab] 1: banned; 2: penalised already. Banned marks stay, the
+                              ///< others are taken back
+};
+
+}  // namespace palimpsest

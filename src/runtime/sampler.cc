@@ -1,0 +1,182 @@
+#include "palimpsest/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace palimpsest {
+namespace {
+
+constexpr char kBanned = 1, kPenalised = 2;
+constexpr std::size_t kFirstRanked = 64;  ///< most draws end among so many
+
+void require(bool condition, const char* name, double value, const char* range) {
+  if (!condition)
+    throw make_error(ErrorCode::kUsage, "{} is {}, but must be {}", name, value, range);
+}
+
+}  // namespace
+
+void validate(const SamplingParams& params, std::int64_t vocab_size) {
+  require(std::isfinite(params.temperature), "temperature", params.temperature, "a finite number");
+  if (params.top_k < 0 || params.top_k > vocab_size) {
+    throw make_error(ErrorCode::kUsage,
+                     "top_k is {}, but must be from 0 (all) to the vocabulary's {}", params.top_k,
+                     vocab_size);
+  }
+  require(params.top_p >= 0 && params.top_p <= 1, "top_p", params.top_p, "from 0 to 1");
+  require(params.min_p >= 0 && params.min_p <= 1, "min_p", params.min_p, "from 0 to 1");
+  require(std::isfinite(params.repeat_penalty) && params.repeat_penalty > 0, "repeat_penalty",
+          params.repeat_penalty, "a positive number (1: off)");
+  if (params.repeat_last_n < 0) {
+    throw make_error(ErrorCode::kUsage, "repeat_last_n is {}, but must not be negative",
+                     params.repeat_last_n);
+  }
+  std::vector<std::int32_t> banned = params.banned;
+  std::sort(banned.begin(), banned.end());
+  banned.erase(std::unique(banned.begin(), banned.end()), banned.end());
+  if (!banned.empty() && (banned.front() < 0 || banned.back() >= vocab_size)) {
+    throw make_error(ErrorCode::kUsage, "banned id {} is outside the vocabulary of {}",
+                     banned.front() < 0 ? banned.front() : banned.back(), vocab_size);
+  }
+  if (static_cast<std::int64_t>(banned.size()) >= vocab_size) {
+    throw make_error(ErrorCode::kUsage, "all {} ids of the vocabulary are banned", vocab_size);
+  }
+}
+
+Sampler::Sampler(SamplingParams params, std::int64_t vocab_size)
+    : params_(std::move(params)), vocab_size_(vocab_size) {
+  validate(params_, vocab_size);
+  marked_.assign(static_cast<std::size_t>(vocab_size), 0);
+  for (const std::int32_t id : params_.banned) marked_[static_cast<std::size_t>(id)] = kBanned;
+  candidates_.reserve(static_cast<std::size_t>(vocab_size));
+}
+
+/// Fills candidates_ with the logits after bans and penalty, unranked.
+void Sampler::collect(std::span<const float> logits, std::span<const std::int32_t> recent) {
+  if (static_cast<std::int64_t>(logits.size()) != vocab_size_) {
+    throw make_error(ErrorCode::kInternal, "sampler for {} logits got {}", vocab_size_,
+                     logits.size());
+  }
+  const bool penalises = params_.repeat_penalty != 1 && params_.repeat_last_n > 0;
+  if (penalises) {
+    const auto n = std::min(recent.size(), static_cast<std::size_t>(params_.repeat_last_n));
+    recent = recent.last(n);
+    for (const std::int32_t id : recent) {
+      if (id >= 0 && id < vocab_size_) marked_[static_cast<std::size_t>(id)] |= kPenalised;
+    }
+  }
+  candidates_.clear();
+  ranked_ = 0;
+  std::int64_t not_finite = -1;
+  for (std::int64_t id = vocab_size_ - 1; id >= 0; --id) {
+    if (!std::isfinite(logits[static_cast<std::size_t>(id)])) not_finite = id;
+  }
+  for (std::int32_t id = 0; id < vocab_size_ && not_finite < 0; ++id) {
+    float logit = logits[static_cast<std::size_t>(id)];
+    const char mark = marked_[static_cast<std::size_t>(id)];
+    if (mark & kBanned) continue;
+    if (mark & kPenalised) {
+      const double penalty = params_.repeat_penalty;
+      const double changed = logit > 0 ? logit / penalty : logit * penalty;
+      // A penalty may be tiny or huge; what leaves the range of float stays at its end.
+      constexpr double kEnd = std::numeric_limits<float>::max();
+      logit = static_cast<float>(std::clamp(changed, -kEnd, kEnd));
+    }
+    candidates_.push_back({logit, id});
+  }
+  if (penalises) {
+    for (const std::int32_t id : recent) {
+      if (id >= 0 && id < vocab_size_) marked_[static_cast<std::size_t>(id)] &= kBanned;
+    }
+  }
+  if (not_finite >= 0) {
+    throw make_error(ErrorCode::kNumeric, "the logit of token {} is {}", not_finite,
+                     logits[static_cast<std::size_t>(not_finite)]);
+  }
+}
+
+/// Puts the `count` first candidates in order. Ranks more than asked, so that a slow walk down the
+/// ranks sorts seldom.
+void Sampler::rank(std::size_t count) {
+  if (count <= ranked_) return;
+  count = std::min(candidates_.size(), std::max({count, 4 * ranked_, kFirstRanked}));
+  const auto from = candidates_.begin() + static_cast<std::ptrdiff_t>(ranked_);
+  const auto to = candidates_.begin() + static_cast<std::ptrdiff_t>(count);
+  if (to != candidates_.end()) std::nth_element(from, to, candidates_.end(), ahead);
+  std::sort(from, to, ahead);
+  ranked_ = count;
+}
+
+/// Sum of the weights of the `count` candidates of highest rank.
+template <class Weight>
+double Sampler::total(std::size_t count, Weight weight) const {
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum += weight(candidates_[i].logit);
+  return sum;
+}
+
+/// How many of the `count` candidates of highest rank stay after top_p and min_p.
+std::size_t Sampler::filter(std::size_t count, double largest) {
+  const auto weight = [largest](float logit) { return std::exp(logit - largest); };
+  if (params_.top_p < 1) {
+    const double wanted = params_.top_p * total(count, weight);
+    double sum = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      rank(i + 1);
+      sum += weight(candidates_[i].logit);
+      if (sum >= wanted) count = i + 1;
+    }
+  }
+  if (params_.min_p > 0) {
+    std::size_t kept = 1;
+    const double least = largest + std::log(params_.min_p);
+    for (; kept < count; ++kept) {
+      rank(kept + 1);
+      if (candidates_[kept].logit < least) break;
+    }
+    count = kept;
+  }
+  return count;
+}
+
+std::int32_t Sampler::draw(std::size_t count, double largest, double u) {
+  const double inverse = 1 / params_.temperature;
+  const auto weight = [&](float logit) {
+    const double below = logit - largest;
+    return below == 0 ? 1.0 : std::exp(below * inverse);  // 0 * inf at the smallest temperatures
+  };
+  const double wanted = u * total(count, weight);
+  double sum = 0;
+  std::size_t last = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    rank(i + 1);
+    const double w = weight(candidates_[i].logit);
+    if (w == 0) break;  // so is everything below
+    last = i;
+    sum += w;
+    if (sum > wanted) break;
+  }
+  return candidates_[last].id;
+}
+
+std::int32_t Sampler::sample(std::span<const float> logits, std::span<const std::int32_t> recent,
+                             std::uint64_t sequence, std::uint64_t position) {
+  collect(logits, recent);
+  if (params_.temperature <= 0 || params_.top_k == 1) {
+    return std::min_element(candidates_.begin(), candidates_.end(), ahead)->id;
+  }
+  std::size_t count = candidates_.size();
+  if (params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < count) {
+    count = static_cast<std::size_t>(params_.top_k);
+    rank(count);
+  }
+  rank(1);
+  const double largest = candidates_[0].logit;
+  return draw(filter(count, largest), largest, base::uniform(params_.seed, sequence, position));
+}
+
+}  // namespace palimpsest
