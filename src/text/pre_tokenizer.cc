@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "text/unicode_additions.h"
 #include "text/utf8.h"
 
 namespace palimpsest::text {
@@ -48,6 +49,29 @@ bool is_python_space(char32_t c) {
   if (c < 0x80) return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20);
   return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
          c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+/// `text` with each newer character replaced by its stand-in (same length); empty when there are
+/// none.
+std::string with_stand_ins(std::string_view text) {
+  std::string changed;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[at]);
+    if (lead < 0xe0) {  // all additions have three or four bytes
+      ++at;
+      continue;
+    }
+    const Utf8Unit unit = next_utf8(text.substr(at));
+    const char32_t other = stand_in(unit.code_point);
+    if (other != unit.code_point) {
+      if (changed.empty()) changed = text;
+      std::string bytes;
+      append_utf8(other, bytes);
+      changed.replace(at, unit.size, bytes);
+    }
+    at += unit.size;
+  }
+  return changed;
 }
 
 struct FreeCode {
@@ -104,7 +128,10 @@ PreTokenizer PreTokenizer::kimi() {
 }
 
 PreTokenizer::Walk::Walk(const PreTokenizer& pre_tokenizer, std::string_view text)
-    : pre_tokenizer_(&pre_tokenizer), text_(text), scratch_(std::make_unique<Scratch>()) {
+    : pre_tokenizer_(&pre_tokenizer),
+      text_(text),
+      stand_in_text_(with_stand_ins(text)),
+      scratch_(std::make_unique<Scratch>()) {
   scratch_->match.reset(pcre2_match_data_create(1, nullptr));
   if (text.size() > kShortText) {
     scratch_->context.reset(pcre2_match_context_create(nullptr));
@@ -119,8 +146,9 @@ PreTokenizer::Walk::~Walk() = default;
 
 std::string_view PreTokenizer::Walk::next() {
   if (at_ == text_.size()) return {};
+  const std::string_view subject = stand_in_text_.empty() ? text_ : stand_in_text_;
   const int found = pcre2_match(pre_tokenizer_->compiled_->code.get(),
-                                reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), at_,
+                                reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), at_,
                                 PCRE2_NO_UTF_CHECK, scratch_->match.get(), scratch_->context.get());
   const PCRE2_SIZE* span = pcre2_get_ovector_pointer(scratch_->match.get());
   if (found < 0 || span[0] != at_ || span[1] <= at_) {

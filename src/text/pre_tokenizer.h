@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace palimpsest::text {
@@ -39,6 +40,8 @@ class PreTokenizer {
     struct Scratch;
     const PreTokenizer* pre_tokenizer_;
     std::string_view text_;
+    std::string stand_in_text_;  ///< what the pattern sees instead of text_ where that has newer
+                                 ///< characters, else empty
     std::size_t at_ = 0;
     std::unique_ptr<Scratch> scratch_;
   };
