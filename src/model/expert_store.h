@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -24,19 +25,33 @@ class ExpertStore {
   }
 };
 
-/// Experts in mapped files (or any memory that stays where it is): nothing to fetch, nothing to give back.
-class ResidentExperts final : public ExpertStore {
+/// Experts in mapped files: nothing to fetch, nothing to give back.
+///
+/// `verify(layer, expert)` is called once for every expert before it is first read; it throws an Error for bytes that no product may see.
+class MappedExperts final : public ExpertStore {
  public:
   /// layers[l] holds the experts of layer l; empty for layers without experts.
-  explicit ResidentExperts(std::vector<std::vector<ExpertMatrices>> layers) : layers_(std::move(layers)) {}
+  MappedExperts(std::vector<std::vector<ExpertMatrices>> layers, std::function<void(std::int64_t, std::int32_t)> verify)
+      : layers_(std::move(layers)), verify_(std::move(verify)) {
+    for (const auto& experts : layers_) verified_.emplace_back(experts.size(), false);
+  }
 
-  const ExpertMatrices* acquire(std::int64_t layer, std::span<const std::int32_t>) override {
+  const ExpertMatrices* acquire(std::int64_t layer, std::span<const std::int32_t> ids) override {
+    auto& verified = verified_[static_cast<std::size_t>(layer)];
+    for (const std::int32_t id : ids) {
+      const auto expert = static_cast<std::size_t>(id);
+      if (verified[expert]) continue;
+      verify_(layer, id);
+      verified[expert] = true;
+    }
     return layers_[static_cast<std::size_t>(layer)].data();
   }
   void release(std::int64_t, std::span<const std::int32_t>) override {}
 
  private:
   std::vector<std::vector<ExpertMatrices>> layers_;
+  std::function<void(std::int64_t, std::int32_t)> verify_;
+  std::vector<std::vector<bool>> verified_;
 };
 
 }  // namespace palimpsest

@@ -54,8 +54,8 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
   const StateSpec spec = state_spec(config, options.cache_type);
   MemoryPlan plan;
   plan.weights = model.file_bytes();
-  plan.pages = bytes_per_sequence(spec);
-  plan.list_per_token = bytes_per_token(spec);
+  plan.pages = spec.bytes_per_sequence();
+  plan.list_per_token = spec.bytes_per_token();
   const int threads = options.threads > 0 ? options.threads : base::ThreadPool::default_size();
   plan.workspace = forward_workspace_bytes(model, options.ubatch, 1, score_rows(config, options.ubatch)) + threads * kThreadScratch;
   plan.context = options.context > 0 ? options.context : resolve_context(config, plan, available);

@@ -56,8 +56,13 @@ struct Session::Impl {
   Tensor run(std::span<const std::int32_t> ids, std::span<const std::int32_t> wanted) {
     const std::array<std::int64_t, 2> cu_seqlens = {0, static_cast<std::int64_t>(ids.size())};
     const std::array<std::int32_t, 1> slots = {slot};
-    const Tensor logits = forward(context, *model, {.tokens = ids, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = wanted},
-                                  states, observer);
+    Tensor logits;
+    try {
+      logits = forward(context, *model, {.tokens = ids, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = wanted}, states, observer);
+    } catch (...) {
+      reset();  // some layers may have seen these tokens and others not
+      throw;
+    }
     const float* values = logits.as<float>();
     if (!std::all_of(values, values + logits.numel(), [](float x) { return std::isfinite(x); })) {
       const std::int64_t at = states.length(slot);

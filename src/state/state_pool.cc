@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -13,10 +14,6 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-
-std::int64_t elements_per_unit(const StateEntry& entry) {
-  return std::accumulate(entry.shape.begin(), entry.shape.end(), std::int64_t{1}, std::multiplies<>());
-}
 
 }  // namespace
 
@@ -31,7 +28,7 @@ std::int64_t StatePool::bytes(const StateSpec& spec, const StatePoolOptions& opt
   for (const StateEntry& entry : spec.entries) {
     const std::int64_t units =
         entry.kind == StateKind::kList ? block_count(options) * options.block_tokens : options.slots;
-    total += round_up(units * elements_per_unit(entry) * dtype_size(entry.dtype), kAlignment);
+    total += round_up(units * entry.bytes(), kAlignment);
   }
   return total;
 }

@@ -7,7 +7,7 @@ namespace palimpsest {
 namespace {
 
 DecayGateArgs decay_gate_args(const KdaConfig& config, const KdaWeights& w, const Tensor& f) {
-  const bool bounded = config.decay_gate == DecayGate::kBounded;
+  const bool bounded = config.gate == KdaGate::kBounded;
   return {.f = f,
           .a_log = w.A_log,
           .dt_bias = w.dt_bias,
@@ -49,7 +49,7 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
   ops::page_memory(ctx, {.q = q, .k = k, .v = v, .g = g, .beta = beta, .pages = mix.states.pages(layer), .rows = mix.rows,
                          .past = mix.past, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta});
 
-  const Tensor gate = config.output_gate == OutputGate::kFullRank
+  const Tensor gate = config.output_gate == KdaOutputGate::kFullRank
                           ? project(ctx, x, w.g_proj)
                           : project(ctx, project(ctx, x, w.g_a_proj), w.g_b_proj);
   ops::gated_rms_norm(ctx, {.x = o, .weight = w.o_norm, .gate = gate.reshape({T, H, D}), .eps = norm_eps, .y = o});
