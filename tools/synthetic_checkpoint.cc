@@ -1,0 +1,181 @@
+#include "tools/synthetic_checkpoint.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "model/weight_spec.h"
+
+namespace palimpsest::synthetic {
+namespace {
+
+using formats::SafetensorsWriter;
+using Item = SafetensorsWriter::Item;
+
+/// splitmix64 (Steele, Lea, Flood 2014): fast enough to keep up with a disk.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next() {
+    std::uint64_t z = (state_ += 0x9E3779B97F4A7C15ull);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+std::vector<Item> items_of(const ModelConfig& config, bool mxfp4_experts) {
+  std::vector<Item> items;
+  for (const WeightSpec& spec : weight_spec(config)) {
+    const std::string name = weight_name(config, spec);
+    std::vector<std::int64_t> shape(spec.shape().begin(), spec.shape().end());
+    if (spec.may_be_mxfp4 && mxfp4_experts) {
+      items.push_back({name + "_packed", DType::kU8, {shape[0], shape[1] / 2}});
+      items.push_back({name + "_scale", DType::kU8, {shape[0], shape[1] / 32}});
+      continue;
+    }
+    if (spec.stored_as_heads) {  // as the two families publish it
+      shape = config.family == Family::kKimiK3 ? std::vector<std::int64_t>{(shape[0] + 127) / 128 * 128}
+                                               : std::vector<std::int64_t>{1, 1, shape[0], 1};
+    }
+    items.push_back({name, spec.dtype, std::move(shape)});
+  }
+  return items;
+}
+
+/// A power of two 2^-n with n about log2(sqrt(columns)): the size of a matrix element.
+int element_exponent(const Item& item) {
+  const double columns = item.shape.size() >= 2 ? static_cast<double>(item.shape.back()) : 4;
+  return -static_cast<int>(std::lround(std::log2(std::max(columns, 1.0)) / 2));
+}
+
+/// Fills one block with random words whose sign and mantissa are random and whose exponent is fixed (or 1 + small for norms).
+void fill_block(const Item& item, Random& random, std::vector<std::uint64_t>& block) {
+  const int exponent = element_exponent(item);
+  const bool norm = item.name.find("norm") != item.name.npos;
+  const auto field = static_cast<std::uint64_t>(127 + (norm ? 0 : exponent));
+  for (std::uint64_t& word : block) {
+    word = random.next();
+    switch (item.dtype) {
+      case DType::kBF16: {
+        const std::uint64_t keep = norm ? 0x0007ull : 0x807Full;  // norms: 1 + less than 1/16
+        word = (word & (keep * 0x0001000100010001ull)) | (field << 7) * 0x0001000100010001ull;
+        break;
+      }
+      case DType::kF32: {
+        const std::uint64_t keep = norm ? 0x0007FFFFull : 0x807FFFFFull;
+        word = (word & (keep * 0x0000000100000001ull)) | (field << 23) * 0x0000000100000001ull;
+        break;
+      }
+      default:
+        // E8M0 bytes around 2^(exponent - 1), one in four doubled; E2M1 codes need no shaping.
+        if (item.name.ends_with("_scale")) {
+          word = (word & 0x0101010101010101ull & (word >> 8)) + static_cast<std::uint64_t>(124 + exponent) * 0x0101010101010101ull;
+        }
+    }
+  }
+}
+
+void write_a_log(const Item& item, std::int64_t heads, Random& random, SafetensorsWriter& writer) {
+  std::vector<float> values;
+  for (std::int64_t n : item.shape) values.resize(std::max<std::size_t>(values.size(), 1) * static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(heads, std::ssize(values)); ++i) {
+    values[static_cast<std::size_t>(i)] = static_cast<float>(static_cast<double>(random.next() >> 11) * 0x1.0p-52);
+  }
+  writer.append(std::as_bytes(std::span(values)));
+}
+
+void write_item(const Item& item, const ModelConfig& config, Random& random, SafetensorsWriter& writer) {
+  if (item.name.ends_with("A_log") && item.dtype == DType::kF32) {
+    return write_a_log(item, config.kda.num_heads, random, writer);
+  }
+  std::uint64_t left = static_cast<std::uint64_t>(dtype_size(item.dtype));
+  for (const std::int64_t n : item.shape) left *= static_cast<std::uint64_t>(n);
+  std::vector<std::uint64_t> block(1 << 15);
+  while (left > 0) {
+    block.resize(std::min<std::uint64_t>(block.size(), (left + 7) / 8));
+    fill_block(item, random, block);
+    const auto bytes = std::as_bytes(std::span(block));
+    const auto count = std::min<std::uint64_t>(left, bytes.size());
+    writer.append(bytes.first(static_cast<std::size_t>(count)));
+    left -= count;
+  }
+}
+
+void write_text(const std::filesystem::path& path, std::string_view text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw make_error(ErrorCode::kIo, "cannot write '{}'", path.string());
+}
+
+std::string shard_name(int shard, int shards) {
+  return shards == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards);
+}
+
+}  // namespace
+
+void write_checkpoint(const std::filesystem::path& folder, std::string_view config_text, const Options& options) {
+  const ModelConfig config = parse_model_config(config_text);
+  std::filesystem::create_directories(folder);
+  write_text(folder / "config.json", config_text);
+  std::vector<Item> items = items_of(config, options.mxfp4_experts);
+  if (options.edit) options.edit(items);
+
+  std::string index = R"({"metadata": {}, "weight_map": {)";
+  const auto shards = static_cast<std::size_t>(options.shards);
+  for (std::size_t shard = 0; shard < shards; ++shard) {
+    const std::size_t begin = items.size() * shard / shards, end = items.size() * (shard + 1) / shards;
+    const std::span<const Item> part(items.data() + begin, end - begin);
+    const std::string name = shard_name(static_cast<int>(shard), options.shards);
+    SafetensorsWriter writer(folder / name, part);
+    Random random(options.seed + 0x1000003 * shard);
+    for (std::size_t i = begin; i < end; ++i) {
+      write_item(items[i], config, random, writer);
+      index += fmt::format("{}{}: \"{}\"", i == 0 ? "" : ",\n", nlohmann::json(items[i].name).dump(), name);
+    }
+    writer.commit();
+  }
+  if (shards > 1) write_text(folder / "model.safetensors.index.json", index + "}}\n");
+}
+
+std::string config_json(const Shape& s) {
+  using nlohmann::ordered_json;
+  ordered_json linear = {{"num_heads", s.num_heads}, {"head_dim", s.head_dim}, {"short_conv_kernel_size", 4}};
+  ordered_json full = ordered_json::array(), kda = ordered_json::array();
+  for (std::int64_t l = 1; l <= s.num_layers; ++l) (l % 4 == 0 || l == s.num_layers ? full : kda).push_back(l);
+  linear["full_attn_layers"] = full;
+  linear["kda_layers"] = kda;
+  const bool k3 = s.family == Family::kKimiK3;
+  ordered_json text = {
+      {"model_type", "kimi_linear"}, {"vocab_size", s.vocab_size}, {"hidden_size", s.hidden_size},
+      {"intermediate_size", s.intermediate_size}, {"num_hidden_layers", s.num_layers},
+      {"num_attention_heads", s.num_heads}, {"num_key_value_heads", s.num_heads}, {"rms_norm_eps", 1e-5},
+      {"hidden_act", k3 ? "situ" : "silu"}, {"max_position_embeddings", 1048576}, {"tie_word_embeddings", false},
+      {"bos_token_id", s.vocab_size - 3}, {"eos_token_id", s.vocab_size - 2}, {"pad_token_id", s.vocab_size - 1},
+      {"q_lora_rank", k3 ? ordered_json(s.kv_lora_rank) : ordered_json()}, {"kv_lora_rank", s.kv_lora_rank},
+      {"qk_nope_head_dim", s.head_dim}, {"qk_rope_head_dim", s.head_dim / 2}, {"v_head_dim", s.head_dim},
+      {"mla_use_nope", true}, {"num_experts", s.num_experts}, {"num_experts_per_token", s.experts_per_token},
+      {"num_shared_experts", 1}, {"moe_intermediate_size", s.expert_intermediate_size}, {"first_k_dense_replace", 1},
+      {"moe_layer_freq", 1}, {"moe_router_activation_func", "sigmoid"}, {"moe_renormalize", true},
+      {"routed_scaling_factor", k3 ? 1.0 : 2.446}, {"num_expert_group", 1}, {"topk_group", 1}};
+  if (!k3) {
+    text["linear_attn_config"] = linear;
+    return text.dump(1);
+  }
+  linear["gate_lower_bound"] = -5.0;
+  linear["use_full_rank_gate"] = true;
+  text.update(ordered_json{{"activation_situ_beta", 4.0}, {"activation_situ_linear_beta", 25.0}, {"attn_res_block_size", 4},
+                           {"routed_expert_hidden_size", s.latent_size}, {"latent_moe_use_norm", true},
+                           {"mla_use_output_gate", true}, {"linear_attn_config", linear}});
+  return ordered_json{{"model_type", "kimi_k3"}, {"text_config", text}}.dump(1);
+}
+
+}  // namespace palimpsest::synthetic
