@@ -1,0 +1,146 @@
+#include "palimpsest/generate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+
+namespace palimpsest {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+void check_prompt(const Session& session, std::span<const std::int32_t> held,
+                  std::span<const std::int32_t> prompt) {
+  const auto length = static_cast<std::int64_t>(held.size());
+  if (length != session.length()) {
+    throw make_error(ErrorCode::kInternal, "the session holds {} tokens, its caller knows of {}",
+                     session.length(), length);
+  }
+  if (held.empty() && prompt.empty())
+    throw make_error(ErrorCode::kInvalidRequest, "the prompt is empty");
+  const std::int64_t wanted = length + static_cast<std::int64_t>(prompt.size());
+  if (wanted > session.context()) {
+    throw make_error(ErrorCode::kInvalidRequest,
+                     "the prompt has {} tokens, but the context holds {}", wanted,
+                     session.context());
+  }
+}
+
+/// Appends ids to the session and to `held`. A failed pass may have emptied the session: `held`
+/// follows.
+void append(Session& session, std::vector<std::int32_t>& held, std::span<const std::int32_t> ids,
+            const std::function<bool(std::int64_t)>& on_progress) {
+  held.insert(held.end(), ids.begin(), ids.end());
+  try {
+    session.append(ids, on_progress);
+  } catch (...) {
+    held.resize(static_cast<std::size_t>(session.length()));
+    throw;
+  }
+  held.resize(static_cast<std::size_t>(session.length()));
+}
+
+class Answer {
+ public:
+  Answer(Session& session, Sampler& sampler, std::vector<std::int32_t>& held,
+         const GenerateOptions& options)
+      : session_(session), sampler_(sampler), held_(held), options_(options) {}
+
+  GenerateResult write(std::span<const std::int32_t> prompt) {
+    read(prompt);
+    if (cancelled()) {
+      result_.finish = FinishReason::kCancelled;
+    } else {
+      decode();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  bool cancelled() const {
+    return options_.cancel && options_.cancel->load(std::memory_order_relaxed);
+  }
+
+  void read(std::span<const std::int32_t> prompt) {
+    result_.cached_tokens = static_cast<std::int64_t>(held_.size());
+    const auto total = static_cast<std::int64_t>(prompt.size());
+    result_.prompt_tokens = result_.cached_tokens + total;
+    if (prompt.empty() || cancelled()) return;
+    const auto start = Clock::now();
+    append(session_, held_, prompt, [&](std::int64_t done) {
+      if (options_.on_prompt) options_.on_prompt(done, total);
+      return !cancelled();
+    });
+    result_.computed_tokens = static_cast<std::int64_t>(held_.size()) - result_.cached_tokens;
+    result_.prefill_seconds = seconds_since(start);
+  }
+
+  void decode() {
+    Clock::time_point start = Clock::now();
+    while (true) {
+      if (options_.max_tokens >= 0 &&
+          static_cast<std::int64_t>(result_.ids.size()) >= options_.max_tokens) {
+        result_.finish = FinishReason::kLength;
+        break;
+      }
+      if (cancelled()) {
+        result_.finish = FinishReason::kCancelled;
+        break;
+      }
+      if (!result_.ids.empty()) {
+        if (session_.length() == session_.context()) {
+          result_.finish = FinishReason::kContext;
+          break;
+        }
+        append(session_, held_, {&result_.ids.back(), 1}, {});
+        ++result_.decode_passes;
+      }
+      const std::int32_t id =
+          sampler_.sample(session_.logits(), held_, options_.sequence, held_.size());
+      if (result_.ids.empty()) start = Clock::now();
+      result_.ids.push_back(id);
+      if (options_.on_token) options_.on_token(id);
+      if (std::find(options_.stop_ids.begin(), options_.stop_ids.end(), id) !=
+          options_.stop_ids.end()) {
+        result_.finish = FinishReason::kStop;
+        break;
+      }
+    }
+    if (!result_.ids.empty()) result_.decode_seconds = seconds_since(start);
+  }
+
+  Session& session_;
+  Sampler& sampler_;
+  std::vector<std::int32_t>& held_;
+  const GenerateOptions& options_;
+  GenerateResult result_;
+};
+
+}  // namespace
+
+std::string_view finish_reason_name(FinishReason reason) noexcept {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kContext:
+      return "context";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "unknown";
+}
+
+GenerateResult generate(Session& session, Sampler& sampler, std::vector<std::int32_t>& held,
+                        std::span<const std::int32_t> prompt, const GenerateOptions& options) {
+  check_prompt(session, held, prompt);
+  return Answer(session, sampler, held, options).write(prompt);
+}
+
+}  // namespace palimpsest
