@@ -1,0 +1,232 @@
+// Whole models against recorded outputs of the published modelling code (float64), and against themselves: chunking, batching, threads.
+
+#include "model/forward.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/forward_runner.h"
+#include "support/golden.h"
+#include "support/shared_data.h"
+
+namespace palimpsest {
+namespace {
+
+using test::ForwardRunner;
+using test::Golden;
+
+struct Fixture {
+  std::string name;
+  std::filesystem::path folder;  // empty: shared data absent
+};
+
+std::vector<Fixture> fixtures() {
+  return {{"kimi_k3_text", test::project_path("tests/golden/kimi_k3_text")}, {"kimi_linear", test::shared_path("golden/kimi_linear")}};
+}
+
+// The recorded values are float64; a float32 run of the recording code differs from them by about 1.1e-5 of the largest logit
+// (golden READMEs). Our sums run in other orders, so allow ten times that.
+constexpr double kRelative = 1e-4;
+
+void expect_close(const std::vector<float>& got, const std::vector<float>& want, const std::string& what) {
+  const auto worst = test::worst_difference(got, want);
+  EXPECT_LE(worst.value, kRelative * worst.largest) << what << ", element " << worst.index << ", largest value " << worst.largest;
+  RecordProperty(what, std::to_string(worst.value / worst.largest));
+}
+
+class GoldenModel : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    const Fixture fixture = fixtures()[static_cast<std::size_t>(GetParam())];
+    if (fixture.folder.empty()) GTEST_SKIP() << "shared data absent: golden/" << fixture.name;
+    model = Model::load(fixture.folder);
+    golden = std::make_unique<Golden>(fixture.folder / "golden.safetensors");
+  }
+  std::shared_ptr<const Model> model;
+  std::unique_ptr<Golden> golden;
+};
+INSTANTIATE_TEST_SUITE_P(Families, GoldenModel, testing::Values(0, 1), [](const auto& info) {
+  return fixtures()[static_cast<std::size_t>(info.param)].name;
+});
+
+TEST_P(GoldenModel, LogitsAndHiddenStatesMatchTheRecording) {
+  for (int n = 0; n < 4; ++n) {
+    const std::string seq = "seq" + std::to_string(n);
+    ForwardRunner runner(model);
+    test::HiddenRecorder recorder;
+    expect_close(runner.run(golden->ids(seq + ".input_ids"), 512, &recorder), golden->floats(seq + ".logits"), seq + ".logits");
+    std::size_t recorded = 0;
+    while (golden->has(seq + ".hidden." + std::to_string(recorded))) ++recorded;
+    ASSERT_EQ(recorder.hidden.size(), recorded);
+    for (std::size_t i = 0; i < recorded; ++i) {
+      const std::string key = seq + ".hidden." + std::to_string(i);
+      expect_close(recorder.hidden[i], golden->floats(key), key);
+    }
+  }
+}
+
+TEST_P(GoldenModel, AnyChunkSizeGivesTheSameLogits) {
+  const auto ids = golden->ids("seq3.input_ids");
+  const auto want = golden->floats("seq3.logits");
+  for (const std::size_t chunk : {1, 2, 3, 5, 16, 64, 131}) {
+    ForwardRunner runner(model);
+    expect_close(runner.run(ids, chunk), want, "chunks of " + std::to_string(chunk));
+  }
+}
+
+TEST_P(GoldenModel, AnySplitOfAPromptGivesTheSameLogits) {
+  const auto ids = golden->ids("seq2.input_ids");
+  const auto want = golden->floats("seq2.logits");
+  ForwardRunner runner(model);
+  for (std::size_t split = 1; split < ids.size(); ++split) {
+    const std::int32_t slot = runner.states.acquire();
+    const auto middle = ids.begin() + static_cast<std::ptrdiff_t>(split);
+    const std::vector<std::int32_t> parts[2] = {{ids.begin(), middle}, {middle, ids.end()}};
+    auto got = runner.pass(std::span(&parts[0], 1), std::span(&slot, 1));
+    const auto rest = runner.pass(std::span(&parts[1], 1), std::span(&slot, 1));
+    got.insert(got.end(), rest.begin(), rest.end());
+    runner.states.release(slot);
+    expect_close(got, want, "split at " + std::to_string(split));
+  }
+}
+
+TEST_P(GoldenModel, GreedyDecodingGivesTheRecordedTokens) {
+  const auto prompt = golden->ids("decode.prompt_ids");
+  const auto tokens = golden->ids("decode.tokens");
+  const auto want = golden->floats("decode.logits");
+  const auto vocab = static_cast<std::size_t>(model->config().vocab_size);
+  ForwardRunner runner(model);
+  const std::int32_t slot = runner.states.acquire();
+  auto logits = runner.pass(std::span(&prompt, 1), std::span(&slot, 1));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::vector<float> last(logits.end() - static_cast<std::ptrdiff_t>(vocab), logits.end());
+    expect_close(last, {want.begin() + static_cast<std::ptrdiff_t>(i * vocab), want.begin() + static_cast<std::ptrdiff_t>((i + 1) * vocab)},
+                 "decode step " + std::to_string(i));
+    ASSERT_EQ(test::argmax(last), tokens[i]) << "step " << i;
+    const std::vector<std::int32_t> next = {tokens[i]};
+    if (i + 1 < tokens.size()) logits = runner.pass(std::span(&next, 1), std::span(&slot, 1));
+  }
+
+  // The memories after the prompt and tokens 0..22, against the recorded ones (pages are stored key-first there).
+  for (std::int64_t l = 0; l < model->config().num_layers(); ++l) {
+    const std::string key = "decode.final_state.layer" + std::to_string(l) + ".";
+    if (golden->has(key + "recurrent")) {
+      const auto stored = golden->floats(key + "recurrent");
+      const auto shape = golden->shape(key + "recurrent");  // [H, K, V]
+      const Tensor page = runner.states.pages(l).rows(slot, 1);
+      std::vector<float> mine(stored.size());
+      for (std::int64_t h = 0, i = 0; h < shape[0]; ++h)
+        for (std::int64_t k = 0; k < shape[1]; ++k)
+          for (std::int64_t v = 0; v < shape[2]; ++v, ++i) mine[static_cast<std::size_t>(i)] = page.as<float>()[(h * shape[2] + v) * shape[1] + k];
+      expect_close(mine, stored, key + "recurrent");
+      const char* names[3] = {"conv_q", "conv_k", "conv_v"};
+      for (int which = 0; which < 3; ++which) {
+        const auto conv = golden->floats(key + names[which]);  // [channels, 4], newest last; ours keeps 3, oldest row first
+        const Tensor tail = runner.states.tails(l, which).rows(slot, 1);
+        const std::int64_t channels = golden->shape(key + names[which])[0];
+        std::vector<float> got, expect;
+        for (std::int64_t c = 0; c < channels; ++c)
+          for (std::int64_t t = 0; t < 3; ++t) {
+            got.push_back(tail.as<float>()[t * channels + c]);
+            expect.push_back(conv[static_cast<std::size_t>(c * 4 + t + 1)]);
+          }
+        expect_close(got, expect, key + names[which]);
+      }
+    } else {
+      const auto latent = golden->floats(key + "latent"), kpe = golden->floats(key + "kpe");
+      const PagedList list = runner.states.list(l);
+      const std::int64_t r = model->config().mla.kv_lora_rank, p = model->config().mla.qk_rope_head_dim;
+      std::vector<float> got, expect;
+      for (std::int64_t t = 0; t < runner.states.length(slot); ++t) {
+        const std::int32_t block = *list.table.at<std::int32_t>(slot, t / list.block_tokens());
+        const float* row = list.blocks.at<float>(block, t % list.block_tokens());
+        got.insert(got.end(), row, row + r + p);
+        expect.insert(expect.end(), latent.begin() + t * r, latent.begin() + (t + 1) * r);
+        expect.insert(expect.end(), kpe.begin() + t * p, kpe.begin() + (t + 1) * p);
+      }
+      expect_close(got, expect, key + "latent and kpe");
+    }
+  }
+}
+
+TEST_P(GoldenModel, ThreadsDoNotChangeABit) {
+  const auto ids = golden->ids("seq3.input_ids");
+  for (const std::size_t chunk : {std::size_t{1}, std::size_t{40}}) {
+    ForwardRunner one(model, 1), two(model, 2), three(model, 3);
+    const auto want = one.run(ids, chunk);
+    EXPECT_EQ(two.run(ids, chunk), want) << "2 threads, chunks of " << chunk;
+    EXPECT_EQ(three.run(ids, chunk), want) << "3 threads, chunks of " << chunk;
+  }
+}
+
+TEST_P(GoldenModel, BatchMatesAndLaterTokensDoNotChangeABit) {
+  const auto a = golden->ids("seq2.input_ids"), b = golden->ids("seq1.input_ids"), c = golden->ids("seq3.input_ids");
+  ForwardRunner alone(model, 2), together(model, 2);
+  const auto want_a = alone.run(a, 512), want_b = alone.run(b, 512), want_c = alone.run(c, 512);
+
+  const std::vector<std::int32_t> slots = {together.states.acquire(), together.states.acquire(), together.states.acquire(),
+                                           together.states.acquire()};
+  const std::vector<std::vector<std::int32_t>> batch = {b, a, {}, c};
+  auto got = together.pass(batch, slots);
+  std::vector<float> want = want_b;
+  want.insert(want.end(), want_a.begin(), want_a.end());
+  want.insert(want.end(), want_c.begin(), want_c.end());
+  EXPECT_EQ(got, want);
+
+  // One decode, one prefill of a second part, one sequence that has just begun, in a batch: each as if alone.
+  const std::vector<std::vector<std::int32_t>> mixed = {{7}, {3, 1, 4, 1, 5}, {2, 7, 1}, {8}};
+  got = together.pass(mixed, slots);
+  want.clear();
+  for (std::size_t n = 0; n < 4; ++n) {
+    const std::int32_t slot = alone.states.acquire();
+    if (!batch[n].empty()) alone.pass(std::span(&batch[n], 1), std::span(&slot, 1));
+    const auto rows = alone.pass(std::span(&mixed[n], 1), std::span(&slot, 1));
+    want.insert(want.end(), rows.begin(), rows.end());
+    alone.states.release(slot);
+  }
+  EXPECT_EQ(got, want);
+
+  // Appended tokens: the first rows of a longer prompt are the rows of the shorter one.
+  auto longer = a;
+  longer.insert(longer.end(), {5, 6, 7, 8, 9, 10, 11});
+  auto prefix = alone.run(longer, 512);
+  prefix.resize(want_a.size());
+  EXPECT_EQ(prefix, want_a);
+}
+
+TEST_P(GoldenModel, ManyDecodesAreOneForward) {
+  const auto count = [&](std::size_t sequences) {
+    ForwardRunner runner(model);
+    std::vector<std::int32_t> slots;
+    std::vector<std::vector<std::int32_t>> prompts, tokens;
+    for (std::size_t n = 0; n < sequences; ++n) {
+      slots.push_back(runner.states.acquire());
+      prompts.push_back({static_cast<std::int32_t>(n + 1), 2, 3});
+      tokens.push_back({static_cast<std::int32_t>(n + 5)});
+    }
+    runner.pass(prompts, slots);
+    const std::int64_t before = runner.ctx.calls();
+    runner.pass(tokens, slots);
+    return runner.ctx.calls() - before;
+  };
+  EXPECT_EQ(count(1), count(4));
+  EXPECT_GT(count(1), model->config().num_layers() * 5);
+}
+
+TEST_P(GoldenModel, ASlotUsedBeforeGivesTheSameBits) {
+  const auto ids = golden->ids("seq2.input_ids");
+  ForwardRunner fresh(model, 1, 1), used(model, 1, 1);
+  used.run(golden->ids("seq3.input_ids"), 7);
+  EXPECT_EQ(used.run(ids, 512), fresh.run(ids, 512));
+}
+
+TEST_P(GoldenModel, TheBf16CacheIsReadAsItWasRoundedWhateverTheChunking) {
+  // Rounded before the first use, also inside the chunk: so one pass and single steps see the same list, and agree as closely as with F32.
+  const auto ids = golden->ids("seq2.input_ids");
+  ForwardRunner whole(model, 1, 1, 512, 1024, DType::kBF16), steps(model, 1, 1, 512, 1024, DType::kBF16);
+  expect_close(steps.run(ids, 1), whole.run(ids, 512), "bf16 cache, steps against one pass");
+}
+
+}  // namespace
+}  // namespace palimpsest
