@@ -20,8 +20,8 @@
 
 #include <limits>
 
-#include "hwy/contrib/math/math-inl.h"
-#include "hwy/highway.h"
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
 namespace palimpsest::cpu {

@@ -1,0 +1,38 @@
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/grain.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/add.cc"
+#include <hwy/foreach_target.h>
+//
+#include <hwy/highway.h>
+
+#include "kernels/cpu/rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace palimpsest::cpu {
+namespace HWY_NAMESPACE {
+
+/// Elements [begin, end).
+void AddRange(const AddArgs& args, std::int64_t begin, std::int64_t end) {
+  map_row(args.y.as<float>() + begin, end - begin, [](FloatVec y, FloatVec x) HWY_ATTR { return hn::Add(y, x); },
+          args.y.as<const float>() + begin, args.x.as<const float>() + begin);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace palimpsest::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace palimpsest::cpu {
+
+HWY_EXPORT(AddRange);
+
+void add(ExecContext& ctx, const AddArgs& args) {
+  ctx.pool.parallel_for(args.x.numel(), row_grain(1), [&args](std::int64_t begin, std::int64_t end, int) {
+    HWY_DYNAMIC_DISPATCH(AddRange)(args, begin, end);
+  });
+}
+
+}  // namespace palimpsest::cpu
+#endif  // HWY_ONCE

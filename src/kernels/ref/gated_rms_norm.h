@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cmath>
+
+#include "kernels/op_args.h"
+#include "kernels/ref/load.h"
+
+namespace palimpsest::ref {
+
+/// GatedRmsNormArgs: y = x * rsqrt(mean(x^2) + eps) * weight * sigmoid(gate), per head.
+template <class T>
+PALIMPSEST_HOST_DEVICE void gated_rms_norm(const GatedRmsNormArgs& a) {
+  const std::int64_t heads = a.x.size(0) * a.x.size(1), width = a.x.size(2);
+  for (std::int64_t h = 0; h < heads; ++h) {
+    T sum = 0;
+    for (std::int64_t c = 0; c < width; ++c) {
+      const T x = load<T>(a.x, h * width + c);
+      sum += x * x;
+    }
+    const T inverse = 1 / std::sqrt(sum / static_cast<T>(width) + static_cast<T>(a.eps));
+    for (std::int64_t c = 0; c < width; ++c) {
+      const T gate = 1 / (1 + std::exp(-load<T>(a.gate, h * width + c)));
+      store<T>(a.y, h * width + c, load<T>(a.x, h * width + c) * inverse * load<T>(a.weight, c) * gate);
+    }
+  }
+}
+
+}  // namespace palimpsest::ref

@@ -1,0 +1,13 @@
+#include "kernels/cpu/cpu_kernels.h"
+#include "ops/front_door.h"
+#include "ops/ops.h"
+#include "ops/tensor_checks.h"
+
+namespace palimpsest::ops {
+
+void add(ExecContext& ctx, const AddArgs& args) {
+  PALIMPSEST_CHECK(same_f32(args.x, args.y), "x and y are F32 of one shape");
+  if (enter(ctx, Op::kAdd)) cpu::add(ctx, args);
+}
+
+}  // namespace palimpsest::ops

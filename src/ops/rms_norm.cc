@@ -1,0 +1,14 @@
+#include "kernels/cpu/cpu_kernels.h"
+#include "ops/front_door.h"
+#include "ops/ops.h"
+#include "ops/tensor_checks.h"
+
+namespace palimpsest::ops {
+
+void rms_norm(ExecContext& ctx, const RmsNormArgs& args) {
+  PALIMPSEST_CHECK(args.x.rank == 2 && same_f32(args.x, args.y), "x and y are F32 [T, width]");
+  PALIMPSEST_CHECK(is_norm_weight(args.weight, args.x.size(1)), "weight is BF16 or F32 [width]");
+  if (enter(ctx, Op::kRmsNorm)) cpu::rms_norm(ctx, args);
+}
+
+}  // namespace palimpsest::ops
