@@ -1,0 +1,208 @@
+#include "kernels/cpu/matmul.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cpu/cpu_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/matmul.cc"
+#include <hwy/foreach_target.h>
+//
+#include "kernels/cpu/matmul_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace palimpsest::cpu {
+namespace HWY_NAMESPACE {
+
+constexpr std::int64_t kDirectRows =
+    4;  ///< up to here weights are decoded in registers, straight from memory
+constexpr std::int64_t kRowBlock = 128;  ///< rows of x packed at a time: 256 KB
+constexpr std::int64_t kPanelRows = 8;   ///< weight rows decoded at a time: 16 KB
+constexpr int kTailRows =
+    kGroups / 2 > 0 ? kGroups / 2 : 1;  ///< rows of the smallest tile used with panels
+
+const float* row_of_x(const MatmulPart& p, std::int64_t t) {
+  return p.x + (p.row_index != nullptr ? p.row_index[t] : t) * p.x_stride;
+}
+
+/// y (+)= sums of a tile, without what lies past the last row or column. `y` is the tile's first
+/// output.
+template <int M>
+HWY_INLINE void add_sums(const float* sums, std::int64_t rows, std::int64_t columns, bool first,
+                         float* y, std::int64_t y_stride) {
+  constexpr std::int64_t kColumns = kTile / M;
+  for (std::int64_t m = 0; m < std::min<std::int64_t>(M, rows); ++m) {
+    const float* s = sums + m * kColumns;
+    float* out = y + m * y_stride;
+    if (columns >= kColumns) {
+      const hn::CappedTag<float, 4> d4;
+      for (std::size_t i = 0; i < static_cast<std::size_t>(kColumns); i += hn::Lanes(d4)) {
+        const auto v = hn::Load(d4, s + i);
+        hn::StoreU(first ? v : hn::Add(hn::LoadU(d4, out + i), v), d4, out + i);
+      }
+    } else {
+      for (std::int64_t i = 0; i < columns; ++i) out[i] = first ? s[i] : out[i] + s[i];
+    }
+  }
+}
+
+/// Few rows: M of them at a time against all weight rows of the part, a tile's weight rows over all
+/// their columns.
+template <int M, class Format>
+void direct_rows(const MatmulPart& p, const Format& w, std::int64_t t, std::int64_t rows,
+                 float* packed) {
+  const std::int64_t k = p.w.cols();
+  for (std::int64_t k0 = 0; k0 < k; k0 += kBlockColumns) {
+    pack_rows<M, Format::kSplit>(
+        [&](std::int64_t m) { return row_of_x(p, t + std::min(m, rows - 1)); }, k0,
+        std::min(kBlockColumns, k - k0), packed + k0 * M);
+  }
+  constexpr std::int64_t kColumns = kTile / M;
+  HWY_ALIGN float sums[kTile];
+  for (std::int64_t n = p.begin; n < p.end; n += kColumns) {
+    float* y = p.y + t * p.y_stride + n - p.begin;
+    for (std::int64_t k0 = 0; k0 < k; k0 += kBlockColumns) {
+      tile<M>(
+          packed + k0 * M, w, [&](std::int64_t i) { return std::min(n + i, p.end - 1); }, k0,
+          std::min(kBlockColumns, k - k0), sums);
+      add_sums<M>(sums, rows, p.end - n, k0 == 0, y, p.y_stride);
+    }
+  }
+}
+
+template <class Format>
+void direct(const MatmulPart& p, const Format& w, float* packed) {
+  for (std::int64_t t = 0; t < p.rows;) {
+    const std::int64_t rest = p.rows - t;
+    if constexpr (kGroups >= 4) {
+      if (rest >= 3) {
+        direct_rows<4>(p, w, t, std::min<std::int64_t>(rest, 4), packed);
+        t += 4;
+        continue;
+      }
+    }
+    if constexpr (kGroups >= 2) {
+      if (rest >= 2) {
+        direct_rows<2>(p, w, t, 2, packed);
+        t += 2;
+        continue;
+      }
+    }
+    direct_rows<1>(p, w, t, 1, packed);
+    ++t;
+  }
+}
+
+/// Calls f(integral_constant M, first row, rows) for the tiles that cover `rows` rows.
+template <class F>
+HWY_INLINE void for_each_row_tile(std::int64_t rows, F f) {
+  std::int64_t t = 0;
+  for (; rows - t > kTailRows; t += kGroups)
+    f(std::integral_constant<int, kGroups>(), t, std::min<std::int64_t>(kGroups, rows - t));
+  if (t < rows) f(std::integral_constant<int, kTailRows>(), t, rows - t);
+}
+
+/// Many rows: a block of x is packed, a panel of weights decoded, all tiles of the two computed;
+/// blocks of columns outermost, so that both stay in the caches.
+template <class Format>
+void panels(const MatmulPart& p, const Format& w, float* packed, float* panel) {
+  const std::int64_t k = p.w.cols();
+  HWY_ALIGN float sums[kTile];
+  for (std::int64_t t0 = 0; t0 < p.rows; t0 += kRowBlock) {
+    const std::int64_t rows = std::min(kRowBlock, p.rows - t0);
+    for (std::int64_t k0 = 0; k0 < k; k0 += kBlockColumns) {
+      const std::int64_t columns = std::min(kBlockColumns, k - k0);
+      for_each_row_tile(rows, [&](auto m, std::int64_t t, std::int64_t count) HWY_ATTR {
+        pack_rows<m(), Format::kSplit>(
+            [&](std::int64_t i) { return row_of_x(p, t0 + t + std::min(i, count - 1)); }, k0,
+            columns, packed + t * kBlockColumns);
+      });
+      for (std::int64_t n0 = p.begin; n0 < p.end; n0 += kPanelRows) {
+        const std::int64_t count = std::min(kPanelRows, p.end - n0);
+        decode_panel(
+            w, [&](std::int64_t i) { return n0 + std::min(i, count - 1); }, kPanelRows, k0, columns,
+            panel);
+        for_each_row_tile(rows, [&](auto m, std::int64_t t, std::int64_t tile_rows) HWY_ATTR {
+          constexpr std::int64_t kColumns = kTile / m();
+          for (std::int64_t n = 0; n < count; n += kColumns) {
+            tile<m()>(
+                packed + t * kBlockColumns, PanelFormat{panel},
+                [n](std::int64_t i) { return n + i; }, 0, columns, sums);
+            add_sums<m()>(sums, tile_rows, count - n, k0 == 0,
+                          p.y + (t0 + t) * p.y_stride + n0 + n - p.begin, p.y_stride);
+          }
+        });
+      }
+    }
+  }
+}
+
+template <class Format>
+void run_part(const MatmulPart& p, const Format& w, std::byte* scratch) {
+  float* const packed = reinterpret_cast<float*>(scratch);
+  if (p.rows <= kDirectRows) {
+    direct(p, w, packed);
+  } else {
+    panels(p, w, packed + kPanelRows * kBlockColumns, packed);
+  }
+}
+
+void MatmulPartKernel(const MatmulPart& p, std::byte* scratch) {
+  with_format(p.w, [&](const auto& w) { run_part(p, w, scratch); });
+}
+
+std::int64_t MatmulScratchBytes(std::int64_t k) {
+  const std::int64_t direct = kDirectRows * ((k + kStep - 1) / kStep * kStep);
+  const std::int64_t panel = (kRowBlock + kGroups + kPanelRows) * kBlockColumns;
+  return std::max(direct, panel) * static_cast<std::int64_t>(sizeof(float));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace palimpsest::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace palimpsest::cpu {
+
+HWY_EXPORT(MatmulPartKernel);
+HWY_EXPORT(MatmulScratchBytes);
+
+void matmul_part(const MatmulPart& part, std::byte* scratch) {
+  if (part.rows <= 0 || part.begin >= part.end) return;
+  if (part.w.cols() == 0) {
+    for (std::int64_t t = 0; t < part.rows; ++t)
+      std::fill_n(part.y + t * part.y_stride, part.end - part.begin, 0.0f);
+    return;
+  }
+  HWY_DYNAMIC_DISPATCH(MatmulPartKernel)(part, scratch);
+}
+
+std::int64_t matmul_scratch_bytes(std::int64_t k) {
+  return HWY_DYNAMIC_DISPATCH(MatmulScratchBytes)(k);
+}
+
+void matmul(ExecContext& ctx, const MatmulArgs& args) {
+  const std::int64_t rows = args.x.size(0), n = args.w.rows(), k = args.w.cols();
+  // Borders between threads lie between weight rows, or, where these are few for many threads, also
+  // between blocks of rows of x.
+  constexpr std::int64_t kMinimumWork = 1 << 15;  // multiply-adds worth a thread
+  const std::int64_t per_column = std::max<std::int64_t>(1, k * rows);
+  const std::int64_t grain =
+      (kMinimumWork / per_column + kMatmulRowGrain) / kMatmulRowGrain * kMatmulRowGrain;
+  const std::int64_t scratch_bytes = matmul_scratch_bytes(k);
+  ctx.pool.parallel_for(n, grain, [&](std::int64_t begin, std::int64_t end, int thread) {
+    matmul_part({.x = args.x.as<float>(),
+                 .x_stride = args.x.stride(0),
+                 .rows = rows,
+                 .w = args.w,
+                 .begin = begin,
+                 .end = end,
+                 .y = args.y.as<float>() + begin,
+                 .y_stride = args.y.stride(0)},
+                ctx.thread_scratch(thread, scratch_bytes));
+  });
+}
+
+}  // namespace palimpsest::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,314 @@
+// Per-target header: the inner loop of every dense product, one tile of outputs over one block of
+// columns.
+//
+// An output is sum over blocks of kBlockColumns columns of h(acc), where acc is ONE vector with acc
+// = fma(x[k..], w[k..], acc) over the block in order and h a fixed tree over its lanes. A tile
+// holds 4 G such accumulators, G = L / 4, so that one transposing reduction fills one vector with
+// their sums: as 1 row x 4G weight rows, 2 x 2G, ... G x 4. No choice of tile changes a bit of any
+// output.
+//
+// Columns are walked in steps of 2 L. Inside a step BF16 and MXFP4 weights are taken even columns
+// first, then odd ones (their "split" order costs the fewest instructions), F32 and F16 weights in
+// natural order; x is packed in the order of the weight. What lies past the last column is zero on
+// both sides.
+
+#if defined(PALIMPSEST_KERNELS_CPU_MATMUL_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PALIMPSEST_KERNELS_CPU_MATMUL_TILE_INL_H_
+#undef PALIMPSEST_KERNELS_CPU_MATMUL_TILE_INL_H_
+#else
+#define PALIMPSEST_KERNELS_CPU_MATMUL_TILE_INL_H_
+#endif
+
+#include "base/check.h"
+#include "kernels/cpu/simd-inl.h"
+#include "palimpsest/tensor.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace palimpsest::cpu {
+namespace HWY_NAMESPACE {
+
+using DF = hn::ScalableTag<float>;
+using VF = hn::Vec<DF>;
+
+constexpr std::int64_t kBlockColumns = 512;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
+constexpr int kGroups = kLanes >= 4 ? kLanes / 4 : 1;
+constexpr int kTile = 4 * kGroups;  ///< accumulators = outputs of a tile
+constexpr int kStep = 2 * kLanes;   ///< columns of a step
+
+// Weight formats. row(n) of a format is a cursor: pair(step) gives the two vectors of a step of the
+// current block, tail(step, n) those of a last step with only n columns.
+
+/// F32 [rows, cols] and its half-sized relatives: Load turns 2 L elements at a byte address into a
+/// Pair.
+template <int kElementBytes, bool kSplitOrder, class Load>
+struct DenseFormat {
+  static constexpr bool kSplit = kSplitOrder;
+  const std::uint8_t* data;
+  std::int64_t row_bytes;
+
+  struct Row {
+    const std::uint8_t* p;
+    HWY_INLINE Pair<DF> pair(std::int64_t step) const {
+      return Load::pair(p + step * kStep * kElementBytes);
+    }
+    HWY_INLINE Pair<DF> tail(std::int64_t step, std::int64_t columns) const {
+      HWY_ALIGN std::uint8_t padded[kStep * kElementBytes] = {};
+      std::memcpy(padded, p + step * kStep * kElementBytes,
+                  static_cast<std::size_t>(columns * kElementBytes));
+      return Load::pair(padded);
+    }
+  };
+  HWY_INLINE Row row(std::int64_t n, std::int64_t k0) const {
+    return {data + n * row_bytes + k0 * kElementBytes};
+  }
+};
+
+struct LoadBf16 {
+  static HWY_INLINE Pair<DF> pair(const std::uint8_t* p) { return load_bf16_split(DF(), p); }
+};
+struct LoadF16 {
+  static HWY_INLINE Pair<DF> pair(const std::uint8_t* p) {
+    const DF d;
+#if HWY_TARGET == HWY_SCALAR
+    std::uint16_t bits[2];
+    std::memcpy(bits, p, sizeof bits);
+    return {hn::Set(d, f16_to_float(bits[0])), hn::Set(d, f16_to_float(bits[1]))};
+#else
+    const hn::Rebind<hwy::float16_t, DF> d16;
+    const hn::Repartition<std::uint8_t, decltype(d16)> d8;
+    return {hn::PromoteTo(d, hn::BitCast(d16, hn::LoadU(d8, p))),
+            hn::PromoteTo(d, hn::BitCast(d16, hn::LoadU(d8, p + 2 * kLanes)))};
+#endif
+  }
+};
+struct LoadF32 {
+  static HWY_INLINE Pair<DF> pair(const std::uint8_t* p) {
+    const DF d;
+#if HWY_TARGET == HWY_SCALAR
+    float x[2];
+    std::memcpy(x, p, sizeof x);
+    return {hn::Set(d, x[0]), hn::Set(d, x[1])};
+#else
+    const hn::Repartition<std::uint8_t, DF> d8;
+    return {hn::BitCast(d, hn::LoadU(d8, p)), hn::BitCast(d, hn::LoadU(d8, p + 4 * kLanes))};
+#endif
+  }
+};
+using Bf16Format = DenseFormat<2, true, LoadBf16>;
+using F16Format = DenseFormat<2, false, LoadF16>;
+using F32Format = DenseFormat<4, false, LoadF32>;
+
+/// MXFP4. A row of a block first turns its scales into floats. Its columns are a multiple of 32,
+/// hence of every target's step: there is no tail.
+struct Mxfp4Format {
+  static constexpr bool kSplit = true;
+  const std::uint8_t* codes;
+  std::int64_t codes_row_bytes;
+  const std::uint8_t* scales;
+  std::int64_t scales_row_bytes;
+  std::int64_t columns;
+
+  struct Row {
+    const std::uint8_t* p;
+    float scale[kBlockColumns / 32];
+    HWY_INLINE Pair<DF> pair(std::int64_t step) const {
+      return decode_mxfp4_split(DF(), p + step * kLanes, scale[step * kStep / 32]);
+    }
+    HWY_INLINE Pair<DF> tail(std::int64_t step, std::int64_t) const { return pair(step); }
+  };
+  HWY_INLINE Row row(std::int64_t n, std::int64_t k0) const {
+    Row r;
+    r.p = codes + n * codes_row_bytes + k0 / 2;
+    const std::int64_t groups = (columns - k0 < kBlockColumns ? columns - k0 : kBlockColumns) / 32;
+    decode_e8m0(DF(), scales + n * scales_row_bytes + k0 / 32, static_cast<std::size_t>(groups),
+                r.scale);
+    return r;
+  }
+};
+
+/// Calls f with the format of a weight matrix.
+template <class F>
+HWY_INLINE void with_format(const Matrix& w, F f) {
+  if (w.is_mx()) {
+    const Tensor &codes = w.mx.codes, &scales = w.mx.scales;
+    return f(Mxfp4Format{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(),
+                         scales.stride(0), w.cols()});
+  }
+  const auto* data = w.dense.as<std::uint8_t>();
+  const std::int64_t row_bytes = w.dense.stride(0) * dtype_size(w.dense.dtype);
+  switch (w.dense.dtype) {
+    case DType::kBF16:
+      return f(Bf16Format{data, row_bytes});
+    case DType::kF16:
+      return f(F16Format{data, row_bytes});
+    case DType::kF32:
+      return f(F32Format{data, row_bytes});
+    default:
+      PALIMPSEST_CHECK(false, "a weight is BF16, F16, F32 or MXFP4");
+  }
+}
+
+/// A block of weights already decoded to F32: groups of 4 rows, in a group step by step
+/// [vector][4][L].
+struct PanelFormat {
+  const float* data;
+  struct Row {
+    const float* p;
+    HWY_INLINE Pair<DF> pair(std::int64_t step) const {
+      const float* q = p + step * (8 * kLanes);
+      return {hn::Load(DF(), q), hn::Load(DF(), q + 4 * kLanes)};
+    }
+    HWY_INLINE Pair<DF> tail(std::int64_t step, std::int64_t) const { return pair(step); }
+  };
+  HWY_INLINE Row row(std::int64_t n, std::int64_t) const {
+    return {data + n / 4 * (4 * kBlockColumns) + n % 4 * kLanes};
+  }
+};
+
+/// acc[m * S + s] = the chain of row m of x and row[s] of the weight over one block. x is packed
+/// [vector][M][L].
+template <int M, int S, class Row>
+HWY_INLINE void accumulate(const float* HWY_RESTRICT x, const Row* HWY_RESTRICT row,
+                           std::int64_t columns, VF* HWY_RESTRICT acc) {
+  const DF d;
+  VF sum[M * S];
+#pragma GCC unroll 16
+  for (int i = 0; i < M * S; ++i) sum[i] = hn::Zero(d);
+  const auto add_step = [&](const float* xs, auto&& weight) HWY_ATTR {
+    VF xa[M], xb[M];
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m) {
+      xa[m] = hn::Load(d, xs + m * kLanes);
+      xb[m] = hn::Load(d, xs + (M + m) * kLanes);
+    }
+#pragma GCC unroll 16
+    for (int s = 0; s < S; ++s) {
+      const Pair<DF> w = weight(row[s]);
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) sum[m * S + s] = hn::MulAdd(xa[m], w.a, sum[m * S + s]);
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) sum[m * S + s] = hn::MulAdd(xb[m], w.b, sum[m * S + s]);
+    }
+  };
+  const std::int64_t steps = columns / kStep, rest = columns % kStep;
+  for (std::int64_t i = 0; i < steps; ++i) {
+    add_step(x + i * (2 * M * kLanes), [i](const Row& r) HWY_ATTR { return r.pair(i); });
+  }
+  if (rest != 0) {
+    add_step(x + steps * (2 * M * kLanes),
+             [&](const Row& r) HWY_ATTR { return r.tail(steps, rest); });
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < M * S; ++i) acc[i] = sum[i];
+}
+
+/// sums[i] = sum of the lanes of acc[i], i < kTile, each by the same tree: lanes L/2 apart, then
+/// L/4, ... In steps that combine several accumulators, so that the cost is 3 instructions a sum.
+HWY_INLINE void reduce_tile(const VF* acc, float* HWY_RESTRICT sums) {
+  const DF d;
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < kTile; ++i) hn::Store(acc[i], d, sums + i);
+#else
+  // q[j]: 128-bit block g = four partial sums of acc[4 g + j].
+  VF q[4];
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+#if HWY_TARGET == HWY_AVX3
+    const auto add_halves = [](VF a, VF b) HWY_ATTR {
+      return VF{_mm512_add_ps(_mm512_shuffle_f32x4(a.raw, b.raw, 0x44),
+                              _mm512_shuffle_f32x4(a.raw, b.raw, 0xEE))};
+    };
+    const VF t = add_halves(acc[j], acc[4 + j]), u = add_halves(acc[8 + j], acc[12 + j]);
+    q[j] = VF{_mm512_add_ps(_mm512_shuffle_f32x4(t.raw, u.raw, 0x88),
+                            _mm512_shuffle_f32x4(t.raw, u.raw, 0xDD))};
+#else
+    q[j] = hn::Add(hn::ConcatLowerLower(d, acc[4 + j], acc[j]),
+                   hn::ConcatUpperUpper(d, acc[4 + j], acc[j]));
+#endif
+  }
+  const auto add_interleaved = [d](VF a, VF b) HWY_ATTR {
+    return hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  };
+  const hn::RebindToUnsigned<hn::Repartition<double, DF> > d64;
+  const auto u = hn::BitCast(d64, add_interleaved(q[0], q[1])),
+             v = hn::BitCast(d64, add_interleaved(q[2], q[3]));
+  hn::Store(hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, u, v)),
+                    hn::BitCast(d, hn::InterleaveUpper(d64, u, v))),
+            d, sums);
+#endif
+}
+
+/// sums[m * N + n] for M rows of x and weight rows n(0) .. n(N - 1), N = kTile / M, over the block
+/// of `columns` columns at k0.
+template <int M, class Format, class RowNumber>
+HWY_INLINE void tile(const float* x, const Format& w, RowNumber n, std::int64_t k0,
+                     std::int64_t columns, float* HWY_RESTRICT sums) {
+  constexpr int kWeightRows = kTile / M;
+  // One row of x: four weight rows at a time are enough to hide the latency of fma, and few enough
+  // streams for the prefetchers.
+  constexpr int kStreams = M == 1 ? 4 : kWeightRows;
+  VF acc[kTile];
+#pragma GCC unroll 4
+  for (int s = 0; s < kWeightRows; s += kStreams) {
+    typename Format::Row row[kStreams];
+    for (int i = 0; i < kStreams; ++i) row[i] = w.row(n(s + i), k0);
+    accumulate<M, kStreams>(x, row, columns, acc + s);
+  }
+  reduce_tile(acc, sums);
+}
+
+/// Packs a block of `columns` columns at k0 of M rows of x for accumulate(): [vector][M][L], in the
+/// weight's order, zeros after the last column.
+template <int M, bool kSplit, class RowPointer>
+HWY_INLINE void pack_rows(RowPointer row, std::int64_t k0, std::int64_t columns,
+                          float* HWY_RESTRICT out) {
+  const DF d;
+  const auto store_step = [&](const float* p, float* q) HWY_ATTR {
+    const VF a = hn::LoadU(d, p), b = hn::LoadU(d, p + kLanes);
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (kSplit) {
+      hn::Store(hn::ConcatEven(d, b, a), d, q);
+      hn::Store(hn::ConcatOdd(d, b, a), d, q + M * kLanes);
+      return;
+    }
+#endif
+    hn::Store(a, d, q);
+    hn::Store(b, d, q + M * kLanes);
+  };
+  const std::int64_t steps = columns / kStep, rest = columns % kStep;
+  for (int m = 0; m < M; ++m) {
+    const float* p = row(m) + k0;
+    for (std::int64_t i = 0; i < steps; ++i)
+      store_step(p + i * kStep, out + i * (2 * M * kLanes) + m * kLanes);
+    if (rest != 0) {
+      float padded[kStep] = {};
+      std::memcpy(padded, p + steps * kStep, static_cast<std::size_t>(rest) * sizeof(float));
+      store_step(padded, out + steps * (2 * M * kLanes) + m * kLanes);
+    }
+  }
+}
+
+/// Decodes a block of weight rows n(0) .. n(count - 1), count a multiple of 4, into a panel.
+template <class Format, class RowNumber>
+HWY_INLINE void decode_panel(const Format& w, RowNumber n, std::int64_t count, std::int64_t k0,
+                             std::int64_t columns, float* HWY_RESTRICT panel) {
+  const DF d;
+  const std::int64_t steps = columns / kStep, rest = columns % kStep;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto row = w.row(n(i), k0);
+    float* out = panel + i / 4 * (4 * kBlockColumns) + i % 4 * kLanes;
+    const auto store = [&](std::int64_t step, Pair<DF> pair) HWY_ATTR {
+      hn::Store(pair.a, d, out + step * (8 * kLanes));
+      hn::Store(pair.b, d, out + step * (8 * kLanes) + 4 * kLanes);
+    };
+    for (std::int64_t s = 0; s < steps; ++s) store(s, row.pair(s));
+    if (rest != 0) store(steps, row.tail(steps, rest));
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace palimpsest::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif

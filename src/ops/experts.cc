@@ -1,0 +1,61 @@
+#include "kernels/cpu/experts.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "ops/front_door.h"
+#include "ops/ops.h"
+#include "ops/weight_checks.h"
+
+namespace palimpsest::ops {
+namespace {
+
+void check_expert(const ExpertMatrices& expert, std::int64_t width, std::int64_t inter) {
+  check_weight(expert.w1);
+  check_weight(expert.w3);
+  check_weight(expert.w2);
+  PALIMPSEST_CHECK(
+      expert.w1.rows() == inter && expert.w3.rows() == inter && expert.w2.cols() == inter,
+      "the experts of a layer have the same hidden width");
+  PALIMPSEST_CHECK(
+      expert.w1.cols() == width && expert.w3.cols() == width && expert.w2.rows() == width,
+      "experts map [width] to [width]");
+}
+
+}  // namespace
+
+void experts(ExecContext& ctx, const ExpertsArgs& args) {
+  const Tensor &x = args.x, &ids = args.ids, &y = args.y;
+  PALIMPSEST_CHECK(x.dtype == DType::kF32 && x.rank == 2 && has_contiguous_rows(x),
+                   "x is F32 [T, width] with contiguous rows");
+  PALIMPSEST_CHECK(y.dtype == DType::kF32 && y.rank == 2 && y.size(0) == x.size(0) &&
+                       y.size(1) == x.size(1) && has_contiguous_rows(y) &&
+                       (y.data != x.data || y.numel() == 0),
+                   "y is F32 [T, width] with contiguous rows, and not x");
+  PALIMPSEST_CHECK(
+      ids.dtype == DType::kI32 && ids.rank == 2 && ids.size(0) == x.size(0) && ids.is_contiguous(),
+      "ids are I32 [T, top_k]");
+  PALIMPSEST_CHECK(args.weights.dtype == DType::kF32 && args.weights.rank == 2 &&
+                       args.weights.size(0) == ids.size(0) && args.weights.size(1) == ids.size(1) &&
+                       args.weights.is_contiguous(),
+                   "weights are F32 [T, top_k]");
+
+  // Experts that no id names may be absent: their weights need not be in memory.
+  const auto* end = args.experts + args.num_experts;
+  const auto* any =
+      std::find_if(args.experts, end, [](const ExpertMatrices& e) { return e.w1.defined(); });
+  PALIMPSEST_CHECK(any != end || ids.numel() == 0, "no expert is in memory");
+  const std::int64_t inter = any != end ? any->w1.rows() : 0;
+  if (!enter(
+          ctx, Op::kExperts,
+          cpu::experts_workspace_bytes(x.size(0), ids.size(1), x.size(1), inter, args.num_experts)))
+    return;
+  for (std::int64_t i = 0; i < ids.numel(); ++i) {
+    const std::int32_t id = ids.as<std::int32_t>()[i];
+    PALIMPSEST_CHECK(id >= 0 && id < args.num_experts, "an expert id is out of range");
+    check_expert(args.experts[id], x.size(1), inter);
+  }
+  cpu::experts(ctx, args);
+}
+
+}  // namespace palimpsest::ops
