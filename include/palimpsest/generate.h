@@ -56,7 +56,7 @@ struct GenerateResult {
 /// answer without the last id, which was written but not computed. A prompt may be empty when the
 /// session holds something and its logits are still those of the last id.
 ///
-/// Throws Error{kInvalidRequest} for an empty sequence, a prompt that does not fit into the context
+/// Throws Error{kUsage} for an empty sequence, Error{kInvalidRequest} for a prompt that does not fit into the context
 /// (both numbers), or ids outside the vocabulary, before anything is computed; Error{kNumeric} as
 /// Session::append and Sampler do.
 GenerateResult generate(Session& session, Sampler& sampler, std::vector<std::int32_t>& held,

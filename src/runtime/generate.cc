@@ -21,8 +21,7 @@ void check_prompt(const Session& session, std::span<const std::int32_t> held,
     throw make_error(ErrorCode::kInternal, "the session holds {} tokens, its caller knows of {}",
                      session.length(), length);
   }
-  if (held.empty() && prompt.empty())
-    throw make_error(ErrorCode::kInvalidRequest, "the prompt is empty");
+  if (held.empty() && prompt.empty()) throw make_error(ErrorCode::kUsage, "the prompt is empty");
   const std::int64_t wanted = length + static_cast<std::int64_t>(prompt.size());
   if (wanted > session.context()) {
     throw make_error(ErrorCode::kInvalidRequest,
@@ -81,6 +80,12 @@ class Answer {
   }
 
   void decode() {
+    // One allocation instead of one now and then, for answers of usual length.
+    const std::int64_t room = session_.context() - session_.length() + 1;
+    const std::int64_t most =
+        std::min<std::int64_t>(room, options_.max_tokens >= 0 ? options_.max_tokens : 4096);
+    result_.ids.reserve(static_cast<std::size_t>(most));
+    held_.reserve(held_.size() + static_cast<std::size_t>(most));
     Clock::time_point start = Clock::now();
     while (true) {
       if (options_.max_tokens >= 0 &&

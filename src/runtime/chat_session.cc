@@ -1,0 +1,110 @@
+#include "runtime/chat_session.h"
+
+#include "base/error.h"
+
+namespace palimpsest {
+namespace {
+
+/// What follows the first `bytes` bytes of the segments' joined text. The segment that is cut keeps
+/// its kind.
+std::vector<ChatSegment> without_prefix(std::span<const ChatSegment> segments, std::size_t bytes) {
+  std::vector<ChatSegment> rest;
+  for (const ChatSegment& segment : segments) {
+    if (bytes >= segment.text.size()) {
+      bytes -= segment.text.size();
+      continue;
+    }
+    rest.push_back({segment.text.substr(bytes), segment.is_control});
+    bytes = 0;
+  }
+  return rest;
+}
+
+}  // namespace
+
+ChatSession::ChatSession(Session& session, Sampler& sampler, Tokenizer tokenizer,
+                         std::shared_ptr<const ChatFormat> format, Conversation start)
+    : session_(session),
+      sampler_(sampler),
+      tokenizer_(std::move(tokenizer)),
+      format_(std::move(format)),
+      conversation_(std::move(start)) {
+  if (session_.length() != 0)
+    throw make_error(ErrorCode::kInternal, "a chat starts with an empty session");
+}
+
+/// Whether the text of `known`, which begins with held_, begins the chat; then the ids that are
+/// still to be computed.
+bool ChatSession::extend(std::vector<TokenId> known, std::span<const ChatSegment> segments,
+                         Prompt& prompt) const {
+  const std::string text = tokenizer_.decode(known);
+  if (!join(segments).starts_with(text)) return false;
+  prompt.ids.assign(known.begin() + static_cast<std::ptrdiff_t>(held_.size()), known.end());
+  const std::vector<TokenId> rest = encode(tokenizer_, without_prefix(segments, text.size()));
+  prompt.ids.insert(prompt.ids.end(), rest.begin(), rest.end());
+  return true;
+}
+
+ChatSession::Prompt ChatSession::prompt() const {
+  const std::vector<ChatSegment> segments = format_->render(conversation_);
+  std::vector<TokenId> written = held_;
+  written.insert(written.end(), tail_.begin(), tail_.end());
+  Prompt prompt;
+  // Without the tail: an answer may end with an id that the format does not write itself.
+  if (extend(written, segments, prompt) || extend(held_, segments, prompt)) return prompt;
+  prompt.ids = encode(tokenizer_, segments);
+  prompt.recompute = true;
+  return prompt;
+}
+
+ChatTurn ChatSession::answer(const GenerateOptions& options, const OnEvent& on_event) {
+  Prompt next = prompt();
+  ChatTurn turn;
+  if (next.recompute) {
+    if (static_cast<std::int64_t>(next.ids.size()) > session_.context()) {
+      throw make_error(ErrorCode::kInvalidRequest,
+                       "the prompt has {} tokens, but the context holds {}", next.ids.size(),
+                       session_.context());
+    }
+    turn.recomputed = !held_.empty();
+    session_.reset();
+    held_.clear();
+  }
+  tail_.clear();
+  const std::unique_ptr<ChatParser> parser = format_->make_parser(conversation_);
+  std::vector<ChatEvent> events;
+  const auto deliver = [&] {
+    turn.message.add(events);
+    if (on_event) {
+      for (const ChatEvent& event : events) on_event(event);
+    }
+    events.clear();
+  };
+  GenerateOptions parsing = options;
+  parsing.on_token = [&](TokenId id) {
+    if (options.on_token) options.on_token(id);
+    parser->push(id, events);
+    deliver();
+  };
+  turn.generated = generate(session_, sampler_, held_, next.ids, parsing);
+  parser->finish(events);
+  deliver();
+  if (!turn.generated.ids.empty()) tail_.assign(1, turn.generated.ids.back());
+  return turn;
+}
+
+ChatTurn ChatSession::say(std::string_view text, const GenerateOptions& options,
+                          const OnEvent& on_event) {
+  if (text.empty()) throw make_error(ErrorCode::kUsage, "the prompt is empty");
+  conversation_.messages.push_back(ChatMessage::of(Role::kUser, std::string(text)));
+  try {
+    ChatTurn turn = answer(options, on_event);
+    if (!turn.generated.ids.empty()) conversation_.messages.push_back(turn.message.to_message());
+    return turn;
+  } catch (...) {
+    conversation_.messages.pop_back();
+    throw;
+  }
+}
+
+}  // namespace palimpsest

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "palimpsest/chat.h"
+#include "palimpsest/generate.h"
+#include "palimpsest/session.h"
+#include "palimpsest/tokenizer.h"
+
+namespace palimpsest {
+
+/// What one turn of a chat came to.
+struct ChatTurn {
+  GenerateResult generated;  ///< cached_tokens: what the session still held of earlier turns
+  ParsedMessage message;
+  /// The session held something else than the beginning of this prompt. A page cannot be cut back
+  /// to what they share, so all of the prompt was computed anew.
+  bool recomputed = false;
+};
+
+/// A chat of several turns over one session, in which a turn computes only what is new.
+///
+/// Every turn renders the whole chat. Where that text begins with what the session has read and
+/// written so far, those ids are kept as they are (a model need not write the ids that its own text
+/// would encode to) and only the rest is encoded and computed: the end of a message that was cut
+/// off, the user's new message, the opening of the answer. Formats that leave out parts of earlier
+/// turns, and answers that do not re-render to the same text, lead to ChatTurn::recomputed instead.
+///
+/// Not thread-safe. Session and sampler are the caller's and must outlive it.
+class ChatSession {
+ public:
+  using OnEvent = std::function<void(const ChatEvent&)>;
+
+  /// `start`: system message, tools and options; may hold earlier turns. The session must be empty.
+  ChatSession(Session& session, Sampler& sampler, Tokenizer tokenizer,
+              std::shared_ptr<const ChatFormat> format, Conversation start);
+
+  /// Adds a user's message and writes the answer. Errors as generate(); then the message is not
+  /// part of the chat, and the next turn starts from what the session holds.
+  ChatTurn say(std::string_view text, const GenerateOptions& options, const OnEvent& on_event = {});
+
+  const Conversation& conversation() const { return conversation_; }
+
+ private:
+  struct Prompt {
+    std::vector<TokenId> ids;  ///< beyond held_
+    bool recompute = false;
+  };
+  Prompt prompt() const;
+  bool extend(std::vector<TokenId> known, std::span<const ChatSegment> segments,
+              Prompt& prompt) const;
+  ChatTurn answer(const GenerateOptions& options, const OnEvent& on_event);
+
+  Session& session_;
+  Sampler& sampler_;
+  Tokenizer tokenizer_;
+  std::shared_ptr<const ChatFormat> format_;
+  Conversation conversation_;
+  std::vector<TokenId> held_;  ///< what the session holds
+  std::vector<TokenId>
+      tail_;  ///< written after that, not computed: the last id of an answer, or nothing
+};
+
+}  // namespace palimpsest
