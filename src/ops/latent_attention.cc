@@ -1,25 +1,26 @@
-#include "base/check.h"
+#include "kernels/cpu/latent_attention.h"
+
 #include "kernels/cpu/cpu_kernels.h"
+#include "ops/front_door.h"
+#include "ops/latent_checks.h"
 #include "ops/ops.h"
+#include "ops/tensor_checks.h"
+#include "ops/weight_checks.h"
 
 namespace palimpsest::ops {
 
 void latent_attention(ExecContext& ctx, const LatentAttentionArgs& args) {
-  const std::int64_t sequences = args.rows.cu_seqlens.size(0) - 1, heads = args.q.size(1);
-  PALIMPSEST_CHECK(args.q.rank == 3 && args.q.dtype == DType::kF32 && args.q.is_contiguous(), "q is F32 [T, H, dn + p]");
-  PALIMPSEST_CHECK(args.o.rank == 3 && args.o.dtype == DType::kF32 && args.o.is_contiguous(), "o is F32 [T, H, dv]");
+  const std::int64_t heads = args.q.size(1), r = args.kv_b.cols(), p = args.list.width() - r, dn = args.q.size(2) - p;
+  check_weight(args.kv_b);
+  PALIMPSEST_CHECK(is_f32(args.q, 3) && is_f32(args.o, 3), "q and o are F32 [T, H, dn + p] and [T, H, dv]");
   PALIMPSEST_CHECK(args.o.size(0) == args.q.size(0) && args.o.size(1) == heads, "q and o have the same rows and heads");
-  const std::int64_t p = args.list.width() - args.kv_b.cols(), dn = args.q.size(2) - p;
-  PALIMPSEST_CHECK(p >= 0 && dn >= 0, "widths of the list, kv_b and q disagree");
+  PALIMPSEST_CHECK(p >= 0 && dn >= 0, "the list is r + p wide, q dn + p");
   PALIMPSEST_CHECK(args.kv_b.rows() == heads * (dn + args.o.size(2)), "kv_b has dn + dv rows a head");
-  PALIMPSEST_CHECK(args.list.blocks.rank == 3 && args.list.blocks.is_contiguous(), "the list is contiguous");
-  PALIMPSEST_CHECK(args.list.blocks.dtype == DType::kF32 || args.list.blocks.dtype == DType::kBF16,
-                   "the list is F32 or BF16");
-  PALIMPSEST_CHECK(args.list.table.rank == 2 && args.list.table.dtype == DType::kI32, "table is I32 [slots, blocks]");
-  PALIMPSEST_CHECK(sequences >= 0 && args.rows.slots.size(0) == sequences && args.past.size(0) == sequences,
-                   "one slot and one past per sequence");
-  ctx.count(Op::kLatentAttention);
-  cpu::latent_attention(ctx, args);
+  PALIMPSEST_CHECK(is_paged_list(args.list), "the list is F32 or BF16 [blocks, block_tokens, width] with an I32 table");
+  PALIMPSEST_CHECK(is_ragged(args.rows) && args.past.dtype == DType::kI64 && args.past.size(0) == args.rows.slots.size(0),
+                   "one slot and one past a sequence");
+  const std::int64_t workspace = cpu::latent_attention_workspace_bytes(heads, r, args.list.width(), args.q.size(0));
+  if (enter(ctx, Op::kLatentAttention, workspace)) cpu::latent_attention(ctx, args);
 }
 
 }  // namespace palimpsest::ops

@@ -68,7 +68,7 @@ void AttendAbsorbed(const AbsorbedWave& wave, const AbsorbedGroup& group, std::i
     max_sum[2 * m] = kMinusInfinity;
     max_sum[2 * m + 1] = 0;
   }
-  const std::int64_t begin = split * kLatentSplit, end = std::min(begin + kLatentSplit, group.length());
+  const std::int64_t begin = latent_split_begin(split), end = group.split_end(split);
   for (std::int64_t block = begin; block < end; block += kLatentKeyBlock) {
     const std::int64_t keys = std::min(kLatentKeyBlock, end - block);
     const float* rows[kLatentKeyBlock];
@@ -102,7 +102,7 @@ HWY_INLINE float merge_splits(const AbsorbedWave& wave, const AbsorbedGroup& gro
   const LatentShape& shape = wave.shape;
   const std::int64_t stride = LatentShape::padded(shape.r), rows = shape.heads * group.rows;
   const std::int64_t row = group.partial_row + head * group.rows + i;
-  const std::int64_t splits = (group.position + i) / kLatentSplit + 1;
+  const std::int64_t splits = latent_splits(group.position + i + 1);
   float max = wave.max_sum[2 * row];
   for (std::int64_t s = 1; s < splits; ++s) max = std::max(max, wave.max_sum[2 * (row + s * rows)]);
   const F32Tag d;

@@ -115,7 +115,7 @@ void attend_share(ExecContext& ctx, const AbsorbedWave& wave, int t, int thread)
   for (std::int64_t g = 0; g < wave.num_groups; ++g) {
     const AbsorbedGroup& group = wave.groups[g];
     for (std::int64_t split = 0; split < group.splits(); ++split) {
-      const std::int64_t keys = std::min(kLatentSplit, group.length() - split * kLatentSplit);
+      const std::int64_t keys = group.split_end(split) - latent_split_begin(split);
       const auto head_at = [&](std::int64_t cut) { return std::clamp<std::int64_t>((cut - start + keys / 2) / keys, 0, heads); };
       const std::int64_t begin = share_first <= start ? 0 : head_at(share_first);
       const std::int64_t end = share_last <= start ? 0 : head_at(share_last);

@@ -33,7 +33,10 @@ struct AbsorbedGroup {
   std::int64_t query_row;    ///< first index into `queries`
   std::int64_t partial_row;  ///< first index into `partials`: splits x heads x rows of them
   std::int64_t length() const { return position + rows; }
-  std::int64_t splits() const { return (length() + kLatentSplit - 1) / kLatentSplit; }
+  std::int64_t splits() const { return latent_splits(length()); }
+  std::int64_t split_end(std::int64_t split) const {
+    return split + 1 == splits() ? length() : latent_split_begin(split + 1);
+  }
 };
 
 /// The groups that are computed together, and their intermediate results.

@@ -1,0 +1,199 @@
+#include "kernels/ref/latent_attention.h"
+
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/latent_attention.h"
+#include "latent_case.h"
+#include "ops/ops.h"
+
+namespace palimpsest::test {
+namespace {
+
+/// A context with the workspace that the plan would reserve.
+struct PlannedContext : ExecContext {
+  PlannedContext(const LatentAttentionArgs& args, int threads) : ExecContext(threads) {
+    workspace.reserve(cpu::latent_attention_workspace_bytes(args.q.size(1), args.kv_b.cols(), args.list.width(), args.q.size(0)));
+  }
+};
+
+void run(LatentCase& c, LatentForm form, int threads = 1) {
+  const LatentAttentionArgs args = c.args(form);
+  PlannedContext ctx(args, threads);
+  std::fill_n(args.o.as<float>(), args.o.numel(), std::numeric_limits<float>::quiet_NaN());
+  ops::latent_attention(ctx, args);
+  EXPECT_TRUE(c.intact());
+  EXPECT_EQ(ctx.workspace.mark(), 0);
+}
+
+void expect_both_forms_right(const LatentSizes& sizes, const std::vector<LatentRows>& batch) {
+  LatentCase c(sizes, batch);
+  const LatentTruth truth = latent_truth(c.args());
+  for (const auto& target : cpu::supported_targets()) {
+    ASSERT_TRUE(cpu::force_target(target));
+    for (const LatentForm form : {LatentForm::kAbsorbed, LatentForm::kMaterialized, LatentForm::kAuto}) {
+      run(c, form);
+      EXPECT_TRUE(within_bound(c.output(), truth.want, truth.magnitude, truth.bound))
+          << target << ", form " << static_cast<int>(form) << ", heads " << sizes.heads << ", dn " << sizes.dn << ", p " << sizes.p
+          << ", dv " << sizes.dv << ", r " << sizes.r << ", block " << sizes.block_tokens << ", past " << batch[0].past << ", rows "
+          << batch[0].rows;
+    }
+  }
+  cpu::force_target("");
+}
+
+TEST(LatentAttention, EveryLengthAroundABlock) {
+  for (const std::int64_t rows : {1, 2, 3, 4, 5, 8, 9, 63, 64, 65, 130}) {
+    for (const std::int64_t past : {0, 1, 62, 64, 70}) expect_both_forms_right({}, {{past, rows}});
+  }
+}
+
+TEST(LatentAttention, AnyWidths) {
+  const std::vector<LatentRows> batch = {{3, 70}};
+  for (const std::int64_t heads : {1, 3, 5}) {
+    expect_both_forms_right({.heads = heads, .dn = 17, .p = 0, .dv = 5, .r = 33}, batch);
+    expect_both_forms_right({.heads = heads, .dn = 1, .p = 3, .dv = 1, .r = 1}, batch);
+    expect_both_forms_right({.heads = heads, .dn = 40, .p = 7, .dv = 50, .r = 70}, batch);
+  }
+  expect_both_forms_right({.heads = 7, .dn = 0, .p = 9, .dv = 16, .r = 8}, batch);
+}
+
+TEST(LatentAttention, EveryStoredForm) {
+  const std::vector<LatentRows> batch = {{3, 70}, {100, 2}};
+  for (const DType list : {DType::kF32, DType::kBF16}) {
+    for (const WeightForm kv_b : {WeightForm::kF32, WeightForm::kBF16, WeightForm::kMxfp4}) {
+      for (const std::int64_t block_tokens : {1, 24, 64, 100}) {
+        expect_both_forms_right({.heads = 3, .r = 64, .block_tokens = block_tokens, .list = list, .kv_b = kv_b}, batch);
+      }
+    }
+  }
+}
+
+TEST(LatentAttention, RaggedBatchWithEmptySequences) {
+  expect_both_forms_right({.heads = 3}, {{5, 0}, {0, 1}, {200, 3}, {0, 0}, {17, 66}, {0, 5}, {9, 0}});
+  expect_both_forms_right({.heads = 3}, {{5, 0}});
+}
+
+TEST(LatentAttention, SplitsOfALongList) {
+  const LatentSizes sizes{.heads = 2, .dn = 4, .p = 3, .dv = 5, .r = 6};
+  for (const std::int64_t length : {1024, 1025, 2050, 5000, 16 * 1024 + 1, 40000}) {
+    expect_both_forms_right(sizes, {{length - 2, 2}});
+  }
+}
+
+TEST(LatentAttention, TheSplitGrid) {
+  for (std::int64_t length = 1; length < 3'000'000; length += length < 5000 ? 1 : 997) {
+    const std::int64_t splits = cpu::latent_splits(length);
+    ASSERT_LE(splits, cpu::kMaxLatentSplits);
+    ASSERT_LT(cpu::latent_split_begin(splits - 1), length);
+    if (splits < cpu::kMaxLatentSplits) {
+      ASSERT_GE(cpu::latent_split_begin(splits), length);
+    }
+  }
+  for (std::int64_t s = 0; s < cpu::kMaxLatentSplits; ++s) EXPECT_EQ(cpu::latent_split_begin(s) % cpu::kLatentKeyBlock, 0);
+}
+
+TEST(LatentAttention, MoreRowsThanOneWaveHolds) {
+  const LatentSizes sizes{.heads = 2, .dn = 4, .p = 3, .dv = 5, .r = 6};
+  expect_both_forms_right(sizes, {{3, 150}, {1100, 150}, {0, 260}});
+}
+
+/// Same bits, for every sequence of `batch`: with any number of threads, alone, and with more tokens after it.
+void expect_reproducible(const LatentSizes& sizes, const std::vector<LatentRows>& batch, LatentForm form) {
+  LatentCase whole(sizes, batch);
+  run(whole, form);
+  const auto once = whole.output();
+  for (const int threads : {2, 3, 5}) {
+    run(whole, form, threads);
+    EXPECT_TRUE(bit_equal(whole.output(), once)) << threads << " threads";
+  }
+  for (std::size_t n = 0; n < batch.size(); ++n) {
+    LatentCase alone(sizes, {batch[n]}, static_cast<std::int64_t>(n));
+    run(alone, form, 2);
+    EXPECT_TRUE(bit_equal(alone.output(), whole.output(static_cast<std::int64_t>(n)))) << "sequence " << n << " alone";
+  }
+}
+
+TEST(LatentAttention, BitsDependNeitherOnThreadsNorOnBatchMates) {
+  for (const auto& target : cpu::supported_targets()) {
+    ASSERT_TRUE(cpu::force_target(target));
+    for (const DType list : {DType::kF32, DType::kBF16}) {
+      const LatentSizes sizes{.heads = 3, .dn = 17, .p = 5, .dv = 19, .r = 37, .list = list};
+      const std::vector<LatentRows> batch = {{5, 90}, {0, 0}, {1500, 1}, {0, 131}, {70, 4}, {2047, 3}};
+      expect_reproducible(sizes, batch, LatentForm::kAuto);
+      expect_reproducible(sizes, batch, LatentForm::kMaterialized);
+      expect_reproducible(sizes, batch, LatentForm::kAbsorbed);
+    }
+  }
+  cpu::force_target("");
+}
+
+TEST(LatentAttention, BitsOfARowDoNotDependOnWhatFollows) {
+  const LatentSizes sizes{.heads = 3, .dn = 17, .p = 5, .dv = 19, .r = 37};
+  const std::size_t row_width = static_cast<std::size_t>(sizes.heads * sizes.dv);
+  for (const LatentForm form : {LatentForm::kMaterialized, LatentForm::kAbsorbed}) {
+    for (const std::int64_t past : {0, 50, 1000}) {
+      LatentCase longest(sizes, {{past, 140}});
+      run(longest, form);
+      for (const std::int64_t rows : {1, 2, 7, 14, 15, 64, 65, 139}) {
+        LatentCase prefix(sizes, {{past, rows}});
+        run(prefix, form, 2);
+        auto expected = longest.output();
+        expected.resize(static_cast<std::size_t>(rows) * row_width);
+        EXPECT_TRUE(bit_equal(prefix.output(), expected)) << "form " << static_cast<int>(form) << ", " << rows << " rows after " << past;
+      }
+    }
+  }
+}
+
+TEST(LatentAttention, HugeScoresDoNotOverflow) {
+  LatentSizes sizes{.heads = 2, .dn = 8, .p = 8, .dv = 8, .r = 32};
+  LatentCase c(sizes, {{40, 50}, {200, 2}}, 0, 3e4);
+  const LatentTruth truth = latent_truth(c.args());
+  for (const LatentForm form : {LatentForm::kAbsorbed, LatentForm::kMaterialized}) {
+    run(c, form);
+    // No two scores are nearer than their rounding errors here, so one key takes all.
+    EXPECT_TRUE(within_bound(c.output(), truth.want, truth.value_magnitude, truth.bound)) << static_cast<int>(form);
+  }
+}
+
+TEST(LatentAttention, AFirstTokenAnswersWithItsOwnValue) {
+  const LatentSizes sizes{.heads = 3};
+  LatentCase c(sizes, {{0, 1}});
+  const LatentAttentionArgs args = c.args();
+  for (const LatentForm form : {LatentForm::kAbsorbed, LatentForm::kMaterialized}) {
+    run(c, form);
+    for (std::int64_t h = 0; h < sizes.heads; ++h) {
+      for (std::int64_t j = 0; j < sizes.dv; ++j) {
+        double value = 0, magnitude = 0;
+        for (std::int64_t k = 0; k < sizes.r; ++k) {
+          const double product = ref::load<double>(args.kv_b, h * (sizes.dn + sizes.dv) + sizes.dn + j, k) *
+                                 ref::load<double>(args.list.blocks, ref::list_row_offset(args.list, 0, 0) + k);
+          value += product;
+          magnitude += std::abs(product);
+        }
+        EXPECT_NEAR(args.o.at<float>(0, h)[j], value, static_cast<double>(sizes.r + 1) * kEpsF32 * magnitude) << h << " " << j;
+      }
+    }
+  }
+}
+
+TEST(LatentAttention, TakesNoMoreWorkspaceThanItSays) {
+  const LatentSizes sizes{.heads = 2, .dn = 4, .p = 3, .dv = 5, .r = 6};
+  for (const auto& batch : std::vector<std::vector<LatentRows>>{{{0, 1}}, {{70000, 4}}, {{70000, 4}, {30000, 3}, {5, 300}}}) {
+    LatentCase c(sizes, batch);
+    const LatentAttentionArgs args = c.args(LatentForm::kAbsorbed);
+    PlannedContext ctx(args, 2);
+    ops::latent_attention(ctx, args);
+    EXPECT_LE(ctx.workspace.peak(), ctx.workspace.capacity());
+    EXPECT_EQ(ctx.calls(Op::kLatentAttention), 1);
+  }
+  LatentCase c(sizes, {{0, 9}});
+  const LatentAttentionArgs args = c.args();
+  ExecContext planning(1);
+  planning.workspace = Arena::measuring_only();
+  ops::latent_attention(planning, args);
+  EXPECT_EQ(planning.workspace.peak(), cpu::latent_attention_workspace_bytes(sizes.heads, sizes.r, sizes.r + sizes.p, 9));
+  EXPECT_EQ(planning.calls(), 0);
+}
+
+}  // namespace
+}  // namespace palimpsest::test
