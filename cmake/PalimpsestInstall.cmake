@@ -4,9 +4,8 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# The libraries hold every folder but the command line.
+# The libraries hold every folder but the command line, which is a program.
 get_property(folder_libraries GLOBAL PROPERTY PALIMPSEST_LIBRARIES)
-list(REMOVE_ITEM folder_libraries palimpsest_cli)
 set(library_objects "")
 foreach(library IN LISTS folder_libraries)
   list(APPEND library_objects $<TARGET_OBJECTS:${library}>)
@@ -52,26 +51,22 @@ file(RELATIVE_PATH pc_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${PROJECT_SOURCE_DIR}/cmake/palimpsest.pc.in ${PROJECT_BINARY_DIR}/package/palimpsest.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/package/palimpsest.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-if(TARGET palimpsest)
-  set_target_properties(palimpsest PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
-  install(TARGETS palimpsest)
-
-  # The manual page and the completions are written from the table of flags that the binary itself prints.
-  find_package(Python3 COMPONENTS Interpreter)
-  if(Python3_FOUND)
-    set(cli_docs_dir ${PROJECT_BINARY_DIR}/cli_docs)
-    set(cli_docs ${cli_docs_dir}/palimpsest.1 ${cli_docs_dir}/palimpsest.bash ${cli_docs_dir}/_palimpsest ${cli_docs_dir}/palimpsest.fish)
-    add_custom_command(OUTPUT ${cli_docs}
-        COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/generate_cli_docs.py
-                $<TARGET_FILE:palimpsest> ${cli_docs_dir} --version ${PROJECT_VERSION}
-        DEPENDS palimpsest ${PROJECT_SOURCE_DIR}/scripts/generate_cli_docs.py
-        COMMENT "Writing the manual page and shell completions" VERBATIM)
-    add_custom_target(palimpsest_cli_docs ALL DEPENDS ${cli_docs})
-    install(FILES ${cli_docs_dir}/palimpsest.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-    install(FILES ${cli_docs_dir}/palimpsest.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME palimpsest)
-    install(FILES ${cli_docs_dir}/_palimpsest DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
-    install(FILES ${cli_docs_dir}/palimpsest.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
-  else()
-    message(STATUS "No Python 3: the manual page and shell completions are not made")
-  endif()
+# The program; its manual page and completions are written from the table of flags that it prints itself.
+install(TARGETS palimpsest_cli)
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND)
+  set(cli_docs_dir ${PROJECT_BINARY_DIR}/cli_docs)
+  set(cli_docs ${cli_docs_dir}/palimpsest.1 ${cli_docs_dir}/palimpsest.bash ${cli_docs_dir}/_palimpsest ${cli_docs_dir}/palimpsest.fish)
+  add_custom_command(OUTPUT ${cli_docs}
+      COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/generate_cli_docs.py
+              $<TARGET_FILE:palimpsest_cli> ${cli_docs_dir} --version ${PROJECT_VERSION}
+      DEPENDS palimpsest_cli ${PROJECT_SOURCE_DIR}/scripts/generate_cli_docs.py
+      COMMENT "Writing the manual page and shell completions" VERBATIM)
+  add_custom_target(palimpsest_cli_docs ALL DEPENDS ${cli_docs})
+  install(FILES ${cli_docs_dir}/palimpsest.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${cli_docs_dir}/palimpsest.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME palimpsest)
+  install(FILES ${cli_docs_dir}/_palimpsest DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${cli_docs_dir}/palimpsest.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+else()
+  message(STATUS "No Python 3: the manual page and shell completions are not made")
 endif()
