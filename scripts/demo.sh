@@ -17,7 +17,7 @@ prompt=${1:-The old house stood at the end of the lane, and}
 
 part "install packages" scripts/install_dependencies.sh
 part "configure" configure demo
-part "build" cmake --build --preset demo -j "$jobs"
+part "build" cmake --build --preset demo -j "$jobs" --target palimpsest_cli
 palimpsest=build/demo/bin/palimpsest
 
 say "the demo model continues: $prompt"

@@ -34,12 +34,16 @@ def roff(text):
     return "\n".join("\\&" + line if line.startswith((".", "'")) else line for line in text.split("\n"))
 
 
+def sentence(text):
+    return text[0].upper() + text[1:] + "."
+
+
 def manual_flag(flag):
     value = f" \\fI{roff(flag['value'])}\\fR" if "value" in flag else ""
     names = ", ".join(f"\\fB{roff(name)}\\fR" for name in flag["names"])
-    lines = [".TP", names + value, roff(help_of(flag) + ".")]
-    if flag.get("choices"):
-        lines.append(roff("One of " + ", ".join(flag["choices"]) + "."))
+    lines = [".TP", names + value, roff(sentence(flag["help"]))]
+    if "default" in flag:
+        lines.append(roff(f"Default: {flag['default']}."))
     if flag.get("required"):
         lines.append("Required.")
     return lines
@@ -59,7 +63,7 @@ def manual(table, version):
         ".SH COMMANDS",
     ]
     for command in table["commands"]:
-        lines += [".TP", f"\\fB{command['name']}\\fR", roff(command["summary"][0].upper() + command["summary"][1:] + ".")]
+        lines += [".TP", f"\\fB{command['name']}\\fR", roff(sentence(command["summary"]))]
     for command in table["commands"]:
         lines += [f".SH \"FLAGS OF {command['name'].upper()}\""]
         for flag in flags_of(table, command):
