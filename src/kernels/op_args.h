@@ -36,7 +36,7 @@ struct MatmulArgs {
 
 /// y = x * rsqrt(mean(x^2) + eps) * weight
 struct RmsNormArgs {
-  Tensor x;       ///< [T, width]
+  Tensor x;       ///< [T, width]; rows may lie apart (columns of a wider matrix)
   Tensor weight;  ///< [width] BF16 or F32
   float eps = 0;
   Tensor y;  ///< [T, width]; may be x

@@ -9,6 +9,9 @@ namespace palimpsest::ops {
 /// F32, row-major without gaps, of this rank.
 inline bool is_f32(const Tensor& t, int rank) { return t.dtype == DType::kF32 && t.rank == rank && t.is_contiguous(); }
 
+/// F32 with unit column stride; rows may lie apart.
+inline bool is_f32_rows(const Tensor& t) { return t.dtype == DType::kF32 && t.rank == 2 && (t.size(1) <= 1 || t.stride(1) == 1); }
+
 inline bool same_shape(const Tensor& a, const Tensor& b) {
   if (a.rank != b.rank) return false;
   for (int d = 0; d < a.rank; ++d) {

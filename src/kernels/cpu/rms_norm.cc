@@ -21,7 +21,7 @@ void RmsNormRows(const RmsNormArgs& args, std::int64_t begin, std::int64_t end) 
   const std::int64_t width = args.x.size(1);
   with_weights(args.weight, [&](auto weights) HWY_ATTR {
     for (std::int64_t t = begin; t < end; ++t) {
-      const float* x = args.x.as<const float>() + t * width;
+      const float* x = args.x.at<const float>(t);
       const float mean = sum_of_squares(x, width) / static_cast<float>(width);
       const FloatVec inverse = hn::Set(d, 1 / std::sqrt(mean + args.eps));
       map_weighted_row(weights, args.y.as<float>() + t * width, width,
