@@ -32,7 +32,7 @@ constexpr double kRelative = 1e-4;
 void expect_close(const std::vector<float>& got, const std::vector<float>& want, const std::string& what) {
   const auto worst = test::worst_difference(got, want);
   EXPECT_LE(worst.value, kRelative * worst.largest) << what << ", element " << worst.index << ", largest value " << worst.largest;
-  RecordProperty(what, std::to_string(worst.value / worst.largest));
+  testing::Test::RecordProperty(what, std::to_string(worst.value / worst.largest));
 }
 
 class GoldenModel : public testing::TestWithParam<int> {
@@ -46,8 +46,8 @@ class GoldenModel : public testing::TestWithParam<int> {
   std::shared_ptr<const Model> model;
   std::unique_ptr<Golden> golden;
 };
-INSTANTIATE_TEST_SUITE_P(Families, GoldenModel, testing::Values(0, 1), [](const auto& info) {
-  return fixtures()[static_cast<std::size_t>(info.param)].name;
+INSTANTIATE_TEST_SUITE_P(Families, GoldenModel, testing::Values(0, 1), [](const testing::TestParamInfo<int>& fixture) {
+  return fixtures()[static_cast<std::size_t>(fixture.param)].name;
 });
 
 TEST_P(GoldenModel, LogitsAndHiddenStatesMatchTheRecording) {
