@@ -12,9 +12,9 @@
 namespace palimpsest::base {
 namespace {
 
-// About 50 microseconds of spinning: longer than the serial gaps between two ops of a decode step, shorter than anything a person
+// Some 50 microseconds of spinning: longer than the serial gaps between two ops of a decode step, shorter than anything a person
 // or a neighbour process would notice.
-constexpr int kSpins = 20000;
+constexpr int kSpins = 2000;
 
 void pause_briefly() {
 #if defined(__x86_64__)
