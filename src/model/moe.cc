@@ -17,7 +17,8 @@ Route route(ExecContext& ctx, const MoeConfig& config, const MoeWeights& w, cons
                         .weights = ctx.workspace.allocate(DType::kF32, {T, k})};
   const ArenaScope scope(ctx.workspace);
   ops::router(ctx, {.logits = project(ctx, x, w.gate), .bias = w.e_score_correction_bias,
-                    .top_k = static_cast<std::int32_t>(k), .renormalize = config.renormalize,
+                    .top_k = static_cast<std::int32_t>(k), .n_group = static_cast<std::int32_t>(config.n_group),
+                    .topk_group = static_cast<std::int32_t>(config.topk_group), .renormalize = config.renormalize,
                     .scale = static_cast<float>(config.routed_scaling), .ids = chosen.ids, .weights = chosen.weights});
   return chosen;
 }
