@@ -33,6 +33,11 @@ if(PALIMPSEST_SANITIZE)
   target_link_options(palimpsest_options INTERFACE -fsanitize=${PALIMPSEST_SANITIZE})
 endif()
 
+# Fuzzers follow the coverage of the libraries, not only of their own file.
+if(PALIMPSEST_BUILD_FUZZERS)
+  target_compile_options(palimpsest_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 set(PALIMPSEST_HAVE_CUDA OFF)
 if(NOT PALIMPSEST_CUDA STREQUAL "OFF")
   include(CheckLanguage)

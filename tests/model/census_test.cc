@@ -1,0 +1,245 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "model/published_configs.h"
+#include "model/weights_check.h"
+#include "support/shared_data.h"
+#include "support/temp_folder.h"
+#include "tools/synthetic_checkpoint.h"
+
+namespace palimpsest {
+namespace {
+
+using formats::Checkpoint;
+using test::TempFolder;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using Items = std::vector<formats::SafetensorsWriter::Item>;
+
+struct Model {
+  ModelConfig config;
+  std::vector<WeightSpec> specs;
+  Checkpoint checkpoint;
+
+  explicit Model(const std::filesystem::path& folder)
+      : config(load_model_config(folder.string())),
+        specs(weight_spec(config)),
+        checkpoint(value_or_throw(Checkpoint::open(folder))) {}
+
+  Result<Census> census() const { return take_census(config, specs, checkpoint); }
+  std::string error() const {
+    const auto result = census();
+    return result ? "no error" : result.error().text();
+  }
+  std::string value_error() const {
+    for (const WeightSpec& spec : specs) {
+      const auto stored = locate_weight(config, spec, checkpoint);
+      if (!stored) return stored.error().text();
+      if (const auto checked = check_values(config, spec, *stored, checkpoint); !checked) return checked.error().text();
+    }
+    return "no error";
+  }
+};
+
+TEST(Census, FitsTheModelsOfTheTree) {
+  for (const char* name : {"models/demo", "tests/golden/kimi_k3_text"}) {
+    const Model model(test::project_path(name));
+    const auto census = model.census();
+    ASSERT_TRUE(census) << name << ": " << census.error().text();
+    EXPECT_EQ(census->text_tensors, std::ssize(model.checkpoint.entries()));
+    EXPECT_EQ(census->text_bytes, model.checkpoint.tensor_bytes());
+    EXPECT_EQ(census->vision_tensors, 0);
+    EXPECT_GT(census->mxfp4_weights, 0);
+    std::uint64_t sum = census->mxfp4_bytes;
+    for (const std::uint64_t bytes : census->dense_bytes) sum += bytes;
+    EXPECT_EQ(sum, census->text_bytes);
+    EXPECT_EQ(model.value_error(), "no error");
+  }
+}
+
+TEST(Census, FitsTheSharedKimiLinear) {
+  const auto folder = test::shared_path("golden/kimi_linear");
+  if (folder.empty()) GTEST_SKIP() << "shared data absent: golden/kimi_linear";
+  const Model model(folder);
+  EXPECT_EQ(model.error(), "no error");
+  EXPECT_EQ(model.census()->mxfp4_weights, 0);
+  EXPECT_EQ(model.value_error(), "no error");
+}
+
+TEST(Census, ReportsVisionTensorsAsUnused) {
+  const auto folder = test::shared_path("golden/kimi_k3_vision");
+  if (folder.empty()) GTEST_SKIP() << "shared data absent: golden/kimi_k3_vision";
+  const Model model(folder);
+  const auto census = model.census();
+  ASSERT_TRUE(census) << census.error().text();
+  EXPECT_GT(census->vision_tensors, 10);
+  EXPECT_GT(census->vision_bytes, 0u);
+  EXPECT_EQ(census->text_tensors + census->vision_tensors, std::ssize(model.checkpoint.entries()));
+}
+
+/// A synthetic model whose tensor list was edited before it was written.
+std::string edited(const std::function<void(Items&)>& edit, Family family = Family::kKimiK3) {
+  const TempFolder folder;
+  synthetic::Options options;
+  options.edit = edit;
+  synthetic::write_checkpoint(folder.path(), synthetic::config_json({.family = family}), options);
+  return Model(folder.path()).error();
+}
+formats::SafetensorsWriter::Item& named(Items& items, std::string_view end) {
+  for (auto& item : items) {
+    if (item.name.ends_with(end)) return item;
+  }
+  throw Error(ErrorCode::kInternal, "no tensor ends with " + std::string(end));
+}
+void remove(Items& items, std::string_view end) {
+  std::erase_if(items, [&](const auto& item) { return item.name.ends_with(end); });
+}
+
+TEST(Census, AcceptsBothFamiliesUnedited) {
+  EXPECT_EQ(edited({}), "no error");
+  EXPECT_EQ(edited({}, Family::kKimiLinear), "no error");
+}
+
+TEST(Census, NamesWhatIsMissing) {
+  EXPECT_THAT(edited([](Items& items) { remove(items, "layers.1.self_attn.b_proj.weight"); }),
+              AllOf(HasSubstr("'language_model.model.layers.1.self_attn.b_proj.weight'"), HasSubstr("expected BF16 [2, 64]"),
+                    HasSubstr("found nothing")));
+  EXPECT_THAT(edited([](Items& items) { remove(items, "layers.1.block_sparse_moe.experts.3.w2.weight_scale"); }),
+              AllOf(HasSubstr("layers.1.block_sparse_moe.experts.3.w2.weight_scale'"), HasSubstr("expected U8 [64, 1]"),
+                    HasSubstr("found nothing"), Not(HasSubstr("_packed"))));
+}
+
+TEST(Census, NamesWhatIsExtra) {
+  EXPECT_THAT(edited([](Items& items) { items.push_back({"model.layers.9.what", DType::kI32, {3}}); }),
+              AllOf(HasSubstr("'model.layers.9.what'"), HasSubstr("found I32 [3]")));
+  // A dense twin of a packed expert is extra: the packed form decides.
+  EXPECT_THAT(edited([](Items& items) {
+                items.push_back({"language_model.model.layers.1.block_sparse_moe.experts.0.w1.weight", DType::kBF16, {32, 64}});
+              }),
+              AllOf(HasSubstr("experts.0.w1.weight'"), HasSubstr("expected nothing")));
+}
+
+TEST(Census, NamesWhatIsMisshapenOrMistyped) {
+  EXPECT_THAT(edited([](Items& items) { named(items, "layers.0.self_attn.q_proj.weight").shape = {63, 64}; }),
+              AllOf(HasSubstr("layers.0.self_attn.q_proj.weight'"), HasSubstr("expected BF16 [64, 64]"), HasSubstr("found BF16 [63, 64]")));
+  EXPECT_THAT(edited([](Items& items) { named(items, "lm_head.weight").shape = {255, 64}; }),
+              AllOf(HasSubstr("expected BF16 [256, 64]"), HasSubstr("found BF16 [255, 64]")));
+  EXPECT_THAT(edited([](Items& items) { named(items, "model.norm.weight").dtype = DType::kI32; }),
+              AllOf(HasSubstr("model.norm.weight'"), HasSubstr("found I32 [64]")));
+  EXPECT_THAT(edited([](Items& items) { named(items, "layers.1.block_sparse_moe.experts.0.w1.weight_packed").shape = {32, 31}; }),
+              AllOf(HasSubstr("experts.0.w1.weight_packed'"), HasSubstr("expected U8 [32, 32]"), HasSubstr("found U8 [32, 31]")));
+  EXPECT_THAT(edited([](Items& items) { named(items, "layers.1.block_sparse_moe.experts.0.w1.weight_scale").dtype = DType::kF16; }),
+              AllOf(HasSubstr("experts.0.w1.weight_scale'"), HasSubstr("found F16 [32, 2]")));
+  EXPECT_THAT(edited([](Items& items) { named(items, "layers.0.self_attn.A_log").shape = {3}; }),
+              AllOf(HasSubstr("A_log'"), HasSubstr("expected F32 [2]"), HasSubstr("found F32 [3]")));
+}
+
+TEST(Census, HeadsTimesDimMustAgreeWithTensors) {
+  const TempFolder folder;
+  std::string config = synthetic::config_json({});
+  synthetic::write_checkpoint(folder.path(), config);
+  const std::string from = "\"head_dim\": 32";
+  config.replace(config.find(from), from.size(), "\"head_dim\": 16");
+  folder.write("config.json", config);
+  EXPECT_THAT(Model(folder.path()).error(), AllOf(HasSubstr("layers.0.self_attn.q_proj.weight': expected BF16 [32, 64], found BF16 [64, 64]"),
+                                                  HasSubstr("more")));
+}
+
+TEST(Census, AcceptsOtherFloatTypesAliasesAndDenseExperts) {
+  EXPECT_EQ(edited([](Items& items) {
+              named(items, "layers.0.self_attn.q_proj.weight").dtype = DType::kF32;
+              named(items, "layers.0.self_attn.o_norm.weight").dtype = DType::kBF16;
+              named(items, "layers.0.self_attn.A_log").shape = {2};
+            }),
+            "no error");
+  EXPECT_EQ(edited([](Items& items) {
+              for (auto& item : items) {
+                for (const char* stem : {"self_attention_res", "mlp_res", "output_attn_res"}) {
+                  for (const char* kind : {"norm", "proj"}) {
+                    const std::string from = fmt::format("{}_{}.weight", stem, kind);
+                    if (!item.name.ends_with(from)) continue;
+                    item.name.replace(item.name.size() - from.size(), from.size(), fmt::format("{}.{}_weight", stem, kind));
+                  }
+                }
+              }
+            }),
+            "no error");
+  const TempFolder folder;
+  synthetic::Options options;
+  options.mxfp4_experts = false;
+  options.shards = 3;
+  synthetic::write_checkpoint(folder.path(), synthetic::config_json({}), options);
+  const Model model(folder.path());
+  EXPECT_EQ(model.error(), "no error");
+  EXPECT_EQ(model.checkpoint.shards().size(), 3u);
+  EXPECT_EQ(model.census()->mxfp4_weights, 0);
+}
+
+TEST(Census, ListsTheFirstProblemsAndCountsTheRest) {
+  const std::string text = edited([](Items& items) { remove(items, ".w2.weight_packed"); });
+  // Three MoE layers of four experts: 12 missing matrices; their scales, being named after a known weight, are not extra.
+  EXPECT_THAT(text, HasSubstr("and 4 more"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 9);
+}
+
+TEST(WeightValues, ALogMustBeFiniteWithAZeroTail) {
+  std::vector<float> values(128, 0.0f);
+  values[0] = 1, values[1] = -2;
+  const auto check = [&](std::int64_t heads) {
+    const auto result = check_a_log("layers.0.A_log", Tensor::contiguous(values.data(), DType::kF32, {128}), heads);
+    return result ? "no error" : result.error().text();
+  };
+  EXPECT_EQ(check(2), "no error");
+  EXPECT_THAT(check(1), AllOf(HasSubstr("'layers.0.A_log'"), HasSubstr("value 1"), HasSubstr("1 heads"), HasSubstr("found -2")));
+  values[127] = 1e-30f;
+  EXPECT_THAT(check(2), AllOf(HasSubstr("value 127"), HasSubstr("1e-30")));
+  values[127] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THAT(check(2), AllOf(HasSubstr("value 127"), HasSubstr("nan")));
+  values[127] = 0, values[1] = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(check(2), AllOf(HasSubstr("value 1"), HasSubstr("inf")));
+}
+
+TEST(WeightValues, ScalesMustNotBe255) {
+  std::vector<std::uint8_t> scales(35, 254);
+  const Tensor tensor = Tensor::contiguous(scales.data(), DType::kU8, {5, 7});
+  EXPECT_TRUE(check_scales("s", tensor));
+  for (const std::size_t at : {0u, 17u, 34u}) {
+    scales[at] = 255;
+    const auto result = check_scales("e.w1.weight_scale", tensor);
+    ASSERT_FALSE(result);
+    EXPECT_THAT(result.error().text(), AllOf(HasSubstr("'e.w1.weight_scale'"), HasSubstr(fmt::format("[{}, {}] is 255", at / 7, at % 7))));
+    scales[at] = 0;
+  }
+}
+
+/// The checks reach the bytes of a real file: spoil one of each.
+TEST(WeightValues, AreCheckedInFiles) {
+  const TempFolder folder;
+  synthetic::write_checkpoint(folder.path(), synthetic::config_json({}));
+  const auto spoil = [&](std::string_view name, std::uint64_t at, char byte) {
+    std::uint64_t offset = 0;
+    {
+      const Model model(folder.path());
+      EXPECT_EQ(model.value_error(), "no error");
+      offset = model.checkpoint.find(name)->offset + at;
+    }
+    std::string bytes = test::read_file(folder / "model.safetensors");
+    std::swap(bytes[offset], byte);
+    folder.write("model.safetensors", bytes);
+    const std::string error = Model(folder.path()).value_error();
+    std::swap(bytes[offset], byte);
+    folder.write("model.safetensors", bytes);
+    return error;
+  };
+  EXPECT_THAT(spoil("language_model.model.layers.1.block_sparse_moe.experts.2.w3.weight_scale", 5, '\xff'),
+              AllOf(HasSubstr("experts.2.w3.weight_scale'"), HasSubstr("[2, 1] is 255")));
+  EXPECT_THAT(spoil("language_model.model.layers.1.self_attn.A_log", 127 * 4 + 3, 0x3f),
+              AllOf(HasSubstr("layers.1.self_attn.A_log'"), HasSubstr("value 127")));
+}
+
+}  // namespace
+}  // namespace palimpsest
