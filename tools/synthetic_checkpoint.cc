@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -30,25 +29,6 @@ class Random {
  private:
   std::uint64_t state_;
 };
-
-std::vector<Item> items_of(const ModelConfig& config, bool mxfp4_experts) {
-  std::vector<Item> items;
-  for (const WeightSpec& spec : weight_spec(config)) {
-    const std::string name = weight_name(config, spec);
-    std::vector<std::int64_t> shape(spec.shape().begin(), spec.shape().end());
-    if (spec.may_be_mxfp4 && mxfp4_experts) {
-      items.push_back({name + "_packed", DType::kU8, {shape[0], shape[1] / 2}});
-      items.push_back({name + "_scale", DType::kU8, {shape[0], shape[1] / 32}});
-      continue;
-    }
-    if (spec.stored_as_heads) {  // as the two families publish it
-      shape = config.family == Family::kKimiK3 ? std::vector<std::int64_t>{(shape[0] + 127) / 128 * 128}
-                                               : std::vector<std::int64_t>{1, 1, shape[0], 1};
-    }
-    items.push_back({name, spec.dtype, std::move(shape)});
-  }
-  return items;
-}
 
 /// A power of two 2^-n with n about log2(sqrt(columns)): the size of a matrix element.
 int element_exponent(const Item& item) {
@@ -122,11 +102,30 @@ std::string shard_name(int shard, int shards) {
 
 }  // namespace
 
+std::vector<Item> checkpoint_items(const ModelConfig& config, bool mxfp4_experts) {
+  std::vector<Item> items;
+  for (const WeightSpec& spec : weight_spec(config)) {
+    const std::string name = weight_name(config, spec);
+    std::vector<std::int64_t> shape(spec.shape().begin(), spec.shape().end());
+    if (spec.may_be_mxfp4 && mxfp4_experts) {
+      items.push_back({name + "_packed", DType::kU8, {shape[0], shape[1] / 2}});
+      items.push_back({name + "_scale", DType::kU8, {shape[0], shape[1] / 32}});
+      continue;
+    }
+    if (spec.stored_as_heads) {  // as the two families publish it
+      shape = config.family == Family::kKimiK3 ? std::vector<std::int64_t>{(shape[0] + 127) / 128 * 128}
+                                               : std::vector<std::int64_t>{1, 1, shape[0], 1};
+    }
+    items.push_back({name, spec.dtype, std::move(shape)});
+  }
+  return items;
+}
+
 void write_checkpoint(const std::filesystem::path& folder, std::string_view config_text, const Options& options) {
   const ModelConfig config = parse_model_config(config_text);
   std::filesystem::create_directories(folder);
   write_text(folder / "config.json", config_text);
-  std::vector<Item> items = items_of(config, options.mxfp4_experts);
+  std::vector<Item> items = checkpoint_items(config, options.mxfp4_experts);
   if (options.edit) options.edit(items);
 
   std::string index = R"({"metadata": {}, "weight_map": {)";

@@ -39,6 +39,9 @@ struct Options {
   std::function<void(std::vector<formats::SafetensorsWriter::Item>&)> edit;
 };
 
+/// The tensors of such a checkpoint in file order, with names, types and shapes as published.
+std::vector<formats::SafetensorsWriter::Item> checkpoint_items(const ModelConfig& config, bool mxfp4_experts);
+
 /// Writes config.json and random weights into `folder` (made if needed), front to back with a few megabytes of memory.
 /// Values are sized so that activations stay finite: matrices about 1/sqrt(columns), norms near 1, A_log in [0, 2].
 /// The same config and options give the same bytes. Throws Error.

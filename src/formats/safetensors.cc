@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <numeric>
 #include <optional>
 
 #include "formats/name_index.h"
 #include "formats/quote.h"
+#include "formats/stable_name.h"
 
 namespace palimpsest::formats {
 namespace {
@@ -77,15 +77,11 @@ class HeaderParser {
     return std::move(header_);
   }
 
-  /// The key as a view into the mapped text, or into header_.unescaped_names when it is spelt with escapes.
   Result<std::string_view> field_name(simdjson::padded_string_view buffer, json::field& field) {
     const char* raw = field.key().raw();
     std::string_view name;
     if (const auto error = field.unescaped_key().get(name)) return bad_json(error, "a tensor's name");
-    if (std::memcmp(raw, name.data(), name.size()) == 0 && raw[name.size()] == '"') {
-      return text_.substr(static_cast<std::size_t>(raw - buffer.data()), name.size());
-    }
-    return std::string_view(header_.unescaped_names.emplace_back(name));
+    return stable_name(text_, buffer.data(), raw, name, header_.unescaped_names);
   }
 
   Result<bool> add_metadata(json::value value) {

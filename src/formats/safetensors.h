@@ -81,6 +81,8 @@ class SafetensorsWriter {
   void append(std::span<const std::byte> bytes);
   /// kInternal if fewer or more bytes were appended than the items hold.
   void commit();
+  /// Commits with zeros for the bytes that were not appended, as a hole that takes no disk space where the file system can.
+  void commit_sparse();
 
  private:
   void write_all(const void* data, std::size_t size);

@@ -99,6 +99,15 @@ void SafetensorsWriter::commit() {
   throw make_error(ErrorCode::kIo, "cannot write '{}': {}", path_.string(), std::strerror(reason));
 }
 
+void SafetensorsWriter::commit_sparse() {
+  const off_t position = ::lseek(fd_, 0, SEEK_CUR);
+  if (position < 0 || ::ftruncate(fd_, position + static_cast<off_t>(expected_ - appended_)) != 0) {
+    throw make_error(ErrorCode::kIo, "cannot write '{}': {}", path_.string(), std::strerror(errno));
+  }
+  appended_ = expected_;
+  commit();
+}
+
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
                        std::span<const std::pair<std::string, std::string>> metadata) {
   std::vector<SafetensorsWriter::Item> items;

@@ -3,12 +3,12 @@
 #include <simdjson.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <utility>
 
 #include "formats/quote.h"
+#include "formats/stable_name.h"
 
 namespace palimpsest::formats {
 namespace {
@@ -64,10 +64,7 @@ class ShardIndexParser {
       if (error) return bad_json(error, "weight_map");
       const char* raw = field.key().raw();
       if ((error = field.unescaped_key().get(name))) return bad_json(error, "weight_map");
-      // Names without escapes stay where they are in the mapped file.
-      const bool plain = std::memcmp(raw, name.data(), name.size()) == 0 && raw[name.size()] == '"';
-      name = plain ? source_.substr(static_cast<std::size_t>(raw - buffer_.data()), name.size())
-                   : std::string_view(index_.unescaped_names_.emplace_back(name));
+      name = stable_name(source_, buffer_.data(), raw, name, index_.unescaped_names_);
       if ((error = field.value().get_string().get(file))) return bad_json(error, "weight_map: " + quote(name));
       const auto number = file_number(name, file);
       if (!number) return tl::make_unexpected(number.error());

@@ -63,6 +63,10 @@ TEST(Safetensors, ReadsEscapedNames) {
       safetensors_file(R"({"a\u0062\"\\":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1));
   ASSERT_TRUE(file.header) << file.error();
   EXPECT_EQ(file.header->entries[0].name, "ab\"\\");
+  // Here the raw text has a quote where the unescaped name ends.
+  const ParsedFile quote(safetensors_file(R"({"\"":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1));
+  ASSERT_TRUE(quote.header) << quote.error();
+  EXPECT_EQ(quote.header->entries[0].name, "\"");
 }
 
 struct BadHeader {

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 #include "model/published_configs.h"
@@ -184,6 +186,62 @@ TEST(Census, ListsTheFirstProblemsAndCountsTheRest) {
   // Three MoE layers of four experts: 12 missing matrices; their scales, being named after a known weight, are not extra.
   EXPECT_THAT(text, HasSubstr("and 4 more"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 9);
+}
+
+/// The 168 tensors of the published vision tower.
+void append_vision(Items& items) {
+  const auto add = [&](std::string name, std::vector<std::int64_t> shape) {
+    items.push_back({std::move(name), DType::kBF16, std::move(shape)});
+  };
+  add("vision_tower.patch_embed.proj.weight", {1024, 3, 14, 14});
+  add("vision_tower.patch_embed.pos_emb.weight", {64, 64, 1024});
+  for (int i = 0; i < 27; ++i) {
+    const std::string block = fmt::format("vision_tower.encoder.blocks.{}.", i);
+    add(block + "norm0.weight", {1024});
+    add(block + "norm1.weight", {1024});
+    add(block + "wqkv.weight", {4608, 1024});
+    add(block + "wo.weight", {1024, 1536});
+    add(block + "mlp.fc0.weight", {4096, 1024});
+    add(block + "mlp.fc1.weight", {1024, 4096});
+  }
+  add("vision_tower.encoder.final_layernorm.weight", {1024});
+  add("mm_projector.proj.0.weight", {4096, 4096});
+  add("mm_projector.proj.2.weight", {7168, 4096});
+  add("mm_projector.post_norm.weight", {7168});
+}
+
+/// The whole published model, 1.56 TB in 96 shards, as files that are all hole behind their headers.
+TEST(Census, FitsTheWholeOfKimiK3) {
+  const TempFolder folder;
+  folder.write("config.json", test::kimi_k3_config());
+  const ModelConfig config = load_model_config(folder.path().string());
+  Items items = synthetic::checkpoint_items(config, /*mxfp4_experts=*/true);
+  append_vision(items);
+  constexpr std::size_t kShards = 96;
+  std::string index = "{\"weight_map\":{";
+  for (std::size_t s = 0; s < kShards; ++s) {
+    const std::span part(items.data() + items.size() * s / kShards, items.data() + items.size() * (s + 1) / kShards);
+    const std::string name = fmt::format("model-{:05}-of-{:06}.safetensors", s + 1, kShards);
+    try {
+      formats::SafetensorsWriter(folder / name, part).commit_sparse();
+    } catch (const Error& error) {
+      GTEST_SKIP() << "no sparse files of this size here: " << error.text();
+    }
+    for (const auto& item : part) index += fmt::format("{}\"{}\":\"{}\"", index.back() == '{' ? "" : ",", item.name, name);
+  }
+  folder.write("model.safetensors.index.json", index + "}}");
+
+  const auto start = std::chrono::steady_clock::now();
+  const Model model(folder.path());
+  const auto census = model.census();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  ASSERT_TRUE(census) << census.error().text();
+  EXPECT_EQ(census->text_tensors, 497'052);
+  EXPECT_EQ(census->vision_tensors, 168);
+  EXPECT_EQ(census->mxfp4_weights, 92 * 896 * 3);
+  EXPECT_EQ(census->mxfp4_bytes, 1'446'456'066'048u);
+  EXPECT_NEAR(static_cast<double>(census->text_bytes - census->mxfp4_bytes), 113.49e9, 0.05e9);
+  std::printf("opened and counted %zu tensors in %.2f s\n", model.checkpoint.entries().size(), seconds.count());
 }
 
 TEST(WeightValues, ALogMustBeFiniteWithAZeroTail) {
