@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstdio>
@@ -112,6 +113,12 @@ TEST(Checkpoint, NamesMissingFilesAndFolders) {
   write_two(folder);
   fs::remove(folder / "2.safetensors");
   EXPECT_THAT(error_of(folder.path()), AllOf(HasSubstr("shard '2.safetensors' is missing"), HasSubstr("1 of 2")));
+}
+
+TEST(Checkpoint, DoesNotWaitForPipes) {
+  const TempFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "model.safetensors").c_str(), 0600), 0);
+  EXPECT_THAT(error_of(folder.path()), HasSubstr("not a regular file"));
 }
 
 TEST(Checkpoint, NamesTheTruncatedShard) {
