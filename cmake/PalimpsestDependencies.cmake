@@ -8,6 +8,10 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
+# Exactly three targets: SCALAR, AVX2, AVX3 (AVX-512), whatever -march says and whichever compiler it is (some would get 128-bit emulation
+# in place of SCALAR). They keep compile time bearable and cover the machines people have.
+target_compile_definitions(PkgConfig::HWY INTERFACE
+    "HWY_BASELINE_TARGETS=HWY_SCALAR" "HWY_BROKEN_EMU128=1" "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)")
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 if(PALIMPSEST_BUILD_TESTS)
   find_package(GTest REQUIRED)

@@ -43,9 +43,9 @@ function(palimpsest_test name)
       PROPERTIES LABELS "${labels}" TIMEOUT 600 SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
 endfunction()
 
-# palimpsest_bench(NAME dep...): bench/NAME.cc as a Google Benchmark binary bench_NAME.
+# palimpsest_bench(NAME dep...): bench/bench_NAME.cc as a Google Benchmark binary bench_NAME.
 function(palimpsest_bench name)
-  add_executable(bench_${name} ${name}.cc)
+  add_executable(bench_${name} bench_${name}.cc)
   palimpsest_resolve(deps ${ARGN})
   target_include_directories(bench_${name} PRIVATE ${PROJECT_SOURCE_DIR}/bench)
   target_link_libraries(bench_${name} PRIVATE ${deps} palimpsest_options benchmark::benchmark)

@@ -1,0 +1,102 @@
+// The measurements behind plans and benchmarks: best of several, since a busy neighbour only ever
+// makes a run slower.
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "machine/machine.h"
+#include "machine/probe_kernels.h"
+
+namespace palimpsest {
+namespace {
+
+constexpr std::int64_t kPage = 4096;
+
+double seconds_of(auto&& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Anonymous memory, in huge pages where the system grants them, as it does for large mapped
+/// weights.
+class Pages {
+ public:
+  explicit Pages(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
+    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data_ == MAP_FAILED)
+      throw make_error(ErrorCode::kOutOfMemory, "no memory for a probe of {} bytes", bytes);
+    madvise(data_, bytes_, MADV_HUGEPAGE);
+  }
+  ~Pages() { munmap(data_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  std::uint8_t* data() const { return static_cast<std::uint8_t*>(data_); }
+
+ private:
+  void* data_;
+  std::size_t bytes_;
+};
+
+}  // namespace
+
+double measure_read_bandwidth(std::int64_t bytes, int threads) {
+  base::ThreadPool pool(threads);
+  const std::int64_t slice = std::max(kPage, bytes / threads / kPage * kPage);
+  const Pages pages(slice * threads);
+  const auto each_slice = [&](auto work) {
+    pool.parallel_for(threads, 1, [&](std::int64_t begin, std::int64_t, int) {
+      work(pages.data() + begin * slice);
+    });
+  };
+  each_slice([&](std::uint8_t* p) {
+    std::memset(p, 1, static_cast<std::size_t>(slice));
+  });  // touched by its reader
+
+  // Small buffers are read often enough in one timing that the clock does not matter.
+  const std::int64_t repeats = std::max<std::int64_t>(1, (std::int64_t{16} << 20) / slice);
+  std::atomic<std::uint64_t> checksum{0};
+  double best = 0, spent = 0;
+  for (int pass = 0; pass < 3 || (spent < 0.3 && pass < 1000); ++pass) {
+    static constexpr int kStreams[] = {1, 4, 8};
+    const int streams = kStreams[pass % 3];
+    const double seconds = seconds_of([&] {
+      each_slice([&](const std::uint8_t* p) {
+        std::uint64_t sum = 0;
+        for (std::int64_t r = 0; r < repeats; ++r) sum += machine::read_streams(p, slice, streams);
+        checksum.fetch_add(sum, std::memory_order_relaxed);
+      });
+    });
+    best = std::max(best, static_cast<double>(slice * threads * repeats) / seconds);
+    spent += seconds;
+  }
+  return best;
+}
+
+double measure_fma_rate(int threads) {
+  base::ThreadPool pool(threads);
+  std::vector<float> sinks(static_cast<std::size_t>(threads) * 16);  // a cache line apart
+  std::vector<double> operations(static_cast<std::size_t>(threads) * 8);
+  double best = 0;
+  for (int pass = 0; pass < 20; ++pass) {
+    const double seconds = seconds_of([&] {
+      pool.parallel_for(threads, 1, [&](std::int64_t begin, std::int64_t, int) {
+        const auto t = static_cast<std::size_t>(begin);
+        operations[t * 8] = machine::fma_chains(1 << 20, &sinks[t * 16]);
+      });
+    });
+    double total = 0;
+    for (std::size_t t = 0; t < static_cast<std::size_t>(threads); ++t) total += operations[t * 8];
+    best = std::max(best, total / seconds);
+  }
+  return best;
+}
+
+}  // namespace palimpsest
