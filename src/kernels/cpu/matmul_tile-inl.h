@@ -19,6 +19,8 @@
 #define PALIMPSEST_KERNELS_CPU_MATMUL_TILE_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
+
 #include "base/check.h"
 #include "kernels/cpu/simd-inl.h"
 #include "palimpsest/tensor.h"
@@ -35,6 +37,13 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 constexpr int kGroups = kLanes >= 4 ? kLanes / 4 : 1;
 constexpr int kTile = 4 * kGroups;  ///< accumulators = outputs of a tile
 constexpr int kStep = 2 * kLanes;   ///< columns of a step
+/// How far ahead of a stream of weights the next bytes are asked for.
+constexpr std::int64_t kPrefetchBytes = 512;
+
+/// Asks for the first bytes of a stream, up to where prefetching inside it begins.
+HWY_INLINE void prefetch_start(const std::uint8_t* p) {
+  for (std::int64_t i = 0; i < kPrefetchBytes; i += 64) hwy::Prefetch(p + i);
+}
 
 // Weight formats. row(n) of a format is a cursor: pair(step) gives the two vectors of a step of the
 // current block, tail(step, n) those of a last step with only n columns.
@@ -50,6 +59,7 @@ struct DenseFormat {
   struct Row {
     const std::uint8_t* p;
     HWY_INLINE Pair<DF> pair(std::int64_t step) const {
+      hwy::Prefetch(p + step * kStep * kElementBytes + kPrefetchBytes);
       return Load::pair(p + step * kStep * kElementBytes);
     }
     HWY_INLINE Pair<DF> tail(std::int64_t step, std::int64_t columns) const {
@@ -58,6 +68,7 @@ struct DenseFormat {
                   static_cast<std::size_t>(columns * kElementBytes));
       return Load::pair(padded);
     }
+    HWY_INLINE void prefetch() const { prefetch_start(p); }
   };
   HWY_INLINE Row row(std::int64_t n, std::int64_t k0) const {
     return {data + n * row_bytes + k0 * kElementBytes};
@@ -99,31 +110,29 @@ using Bf16Format = DenseFormat<2, true, LoadBf16>;
 using F16Format = DenseFormat<2, false, LoadF16>;
 using F32Format = DenseFormat<4, false, LoadF32>;
 
-/// MXFP4. A row of a block first turns its scales into floats. Its columns are a multiple of 32,
-/// hence of every target's step: there is no tail.
+/// MXFP4. Its columns are a multiple of 32, hence of every target's step: there is no tail.
 struct Mxfp4Format {
   static constexpr bool kSplit = true;
   const std::uint8_t* codes;
   std::int64_t codes_row_bytes;
   const std::uint8_t* scales;
   std::int64_t scales_row_bytes;
-  std::int64_t columns;
 
   struct Row {
     const std::uint8_t* p;
-    float scale[kBlockColumns / 32];
+    const std::uint8_t* scale;
     HWY_INLINE Pair<DF> pair(std::int64_t step) const {
-      return decode_mxfp4_split(DF(), p + step * kLanes, scale[step * kStep / 32]);
+      hwy::Prefetch(p + step * kLanes + kPrefetchBytes);
+      return decode_mxfp4_split(DF(), p + step * kLanes, decode_e8m0(scale[step * kStep / 32]));
     }
     HWY_INLINE Pair<DF> tail(std::int64_t step, std::int64_t) const { return pair(step); }
+    HWY_INLINE void prefetch() const {
+      prefetch_start(p);
+      hwy::Prefetch(scale);
+    }
   };
   HWY_INLINE Row row(std::int64_t n, std::int64_t k0) const {
-    Row r;
-    r.p = codes + n * codes_row_bytes + k0 / 2;
-    const std::int64_t groups = (columns - k0 < kBlockColumns ? columns - k0 : kBlockColumns) / 32;
-    decode_e8m0(DF(), scales + n * scales_row_bytes + k0 / 32, static_cast<std::size_t>(groups),
-                r.scale);
-    return r;
+    return {codes + n * codes_row_bytes + k0 / 2, scales + n * scales_row_bytes + k0 / 32};
   }
 };
 
@@ -133,7 +142,7 @@ HWY_INLINE void with_format(const Matrix& w, F f) {
   if (w.is_mx()) {
     const Tensor &codes = w.mx.codes, &scales = w.mx.scales;
     return f(Mxfp4Format{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(),
-                         scales.stride(0), w.cols()});
+                         scales.stride(0)});
   }
   const auto* data = w.dense.as<std::uint8_t>();
   const std::int64_t row_bytes = w.dense.stride(0) * dtype_size(w.dense.dtype);
@@ -247,7 +256,7 @@ HWY_INLINE void tile(const float* x, const Format& w, RowNumber n, std::int64_t 
   constexpr int kWeightRows = kTile / M;
   // One row of x: four weight rows at a time are enough to hide the latency of fma, and few enough
   // streams for the prefetchers.
-  constexpr int kStreams = M == 1 ? 4 : kWeightRows;
+  constexpr int kStreams = M == 1 && kWeightRows > 8 ? 8 : kWeightRows;
   VF acc[kTile];
 #pragma GCC unroll 4
   for (int s = 0; s < kWeightRows; s += kStreams) {

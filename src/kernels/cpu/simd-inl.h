@@ -104,24 +104,11 @@ HWY_INLINE Pair<D> decode_mxfp4_split(D d, const std::uint8_t* p, float scale) {
 #endif
 }
 
-/// E8M0 bytes as float for n scales: 2^(byte - 127), byte 0 the subnormal 2^-127. Byte 255 (NaN by
-/// the standard) is refused by loaders and gives infinity here. Writes whole vectors: out must hold
-/// n rounded up to L; reads n bytes only.
-template <class D>
-HWY_INLINE void decode_e8m0(D d, const std::uint8_t* p, std::size_t n, float* out) {
-  const hn::RebindToUnsigned<D> d32;
-  constexpr std::size_t kLanes = hn::MaxLanes(D());
-  for (std::size_t i = 0; i < n; i += kLanes) {
-#if HWY_TARGET == HWY_SCALAR
-    const auto byte = hn::Set(d32, static_cast<std::uint32_t>(p[i]));
-#else
-    std::uint8_t bytes[kLanes] = {};
-    std::memcpy(bytes, p + i, n - i < kLanes ? n - i : kLanes);
-    const auto byte = hn::PromoteTo(d32, hn::LoadU(hn::Rebind<std::uint8_t, D>(), bytes));
-#endif
-    const auto bits = hn::Max(hn::ShiftLeft<23>(byte), hn::Set(d32, 0x00400000u));
-    hn::StoreU(hn::BitCast(d, bits), d, out + i);
-  }
+/// E8M0 as float: 2^(byte - 127), byte 0 the subnormal 2^-127. Byte 255 (NaN by the standard) is refused by loaders and gives
+/// infinity here. Scalar instructions, which the vector ones around them leave idle.
+HWY_INLINE float decode_e8m0(std::uint8_t byte) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(byte) << 23;
+  return palimpsest::detail::bits_float(bits == 0 ? 0x00400000u : bits);
 }
 
 }  // namespace HWY_NAMESPACE
