@@ -30,7 +30,7 @@ MAY_SEE = {
     "kernels": {"base", "tensor"},
     "kernels/ref": OPS_LEVEL,
     "kernels/cpu": OPS_LEVEL,
-    "kernels/cuda": OPS_LEVEL,
+    "kernels/cuda": OPS_LEVEL | {"kernels/ref"},  # the references also run on the device
     "ops": OPS_LEVEL | {"kernels/cpu", "kernels/cuda"},
     "state": OPS_LEVEL,
     "model": MODEL_LEVEL,

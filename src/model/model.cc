@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/number_formats.h"
 #include "formats/checkpoint.h"
-#include "kernels/ref/load.h"
 #include "model/weight_spec.h"
 #include "model/weights.h"
 #include "model/weights_check.h"
@@ -116,7 +115,7 @@ struct Model::Impl {
 /// An aligned F32 copy in the shape of the spec: [n], [P, W] for convolution taps; padding behind A_log is dropped.
 Tensor Model::Impl::f32_vector(const WeightSpec& spec, const Tensor& stored) {
   auto& values = vectors.emplace_back(static_cast<std::size_t>(spec.parameters()));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = ref::load<float>(stored, static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = load_float(stored, static_cast<std::int64_t>(i));
   if (spec.rank == 3) return Tensor::contiguous(values.data(), DType::kF32, {spec.sizes[0], spec.sizes[1] * spec.sizes[2]});
   return Tensor::contiguous(values.data(), DType::kF32, {spec.parameters()});
 }

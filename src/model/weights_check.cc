@@ -53,7 +53,12 @@ Result<StoredWeight> locate_mxfp4(const WeightSpec& spec, const std::string& nam
   return StoredWeight{nullptr, &codes, scales};
 }
 
-/// Reads element i of a tensor of floats that may be unaligned.
+bool is_vision_tensor(std::string_view name) {
+  return name.starts_with("vision_tower.") || name.starts_with("mm_projector.");
+}
+
+}  // namespace
+
 float load_float(const Tensor& t, std::int64_t i) {
   const char* p = t.as<const char>() + i * dtype_size(t.dtype);
   std::uint16_t half = 0;
@@ -65,12 +70,6 @@ float load_float(const Tensor& t, std::int64_t i) {
   std::memcpy(&half, p, sizeof half);
   return t.dtype == DType::kBF16 ? bf16_to_float(half) : f16_to_float(half);
 }
-
-bool is_vision_tensor(std::string_view name) {
-  return name.starts_with("vision_tower.") || name.starts_with("mm_projector.");
-}
-
-}  // namespace
 
 Result<StoredWeight> locate_weight(const ModelConfig& config, const WeightSpec& spec, const Checkpoint& checkpoint) {
   const std::string name = weight_name(config, spec);

@@ -46,6 +46,9 @@ Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec
 Result<bool> check_values(const ModelConfig& config, const WeightSpec& spec, const StoredWeight& stored,
                           const formats::Checkpoint& checkpoint);
 
+/// Element i of a contiguous F32, BF16 or F16 tensor at any address: the file format promises no alignment.
+float load_float(const Tensor& stored, std::int64_t i);
+
 /// The parts of check_values on plain tensors (any alignment).
 Result<bool> check_a_log(std::string_view name, const Tensor& stored, std::int64_t heads);
 Result<bool> check_scales(std::string_view name, const Tensor& scales);
