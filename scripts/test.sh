@@ -52,9 +52,10 @@ fuzz_all() {
     seeds=()
     [ -d "fuzz/seeds/$name" ] && seeds+=("fuzz/seeds/$name")
     [ "$name" = config ] && [ -d "$shared/fuzz" ] && seeds+=("$shared/fuzz")
-    echo "-- fuzz_$name"
     "$fuzzer" -max_total_time=20 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
-      -artifact_prefix="build/fuzz/findings/$name-" "$corpus" "${seeds[@]}" || return 1
+      -artifact_prefix="build/fuzz/findings/$name-" "$corpus" "${seeds[@]}" > "build/fuzz/$name.log" 2>&1 ||
+      { tail -n 60 "build/fuzz/$name.log"; echo "fuzz_$name: a finding, kept in build/fuzz/findings"; return 1; }
+    echo "fuzz_$name: $(sed -n 's/^stat::number_of_executed_units: *//p' "build/fuzz/$name.log") inputs, no finding"
   done
 }
 
@@ -75,7 +76,7 @@ if [ "$sanitize" = yes ]; then
   part "build tsan" build tsan test_base test_runtime
   part "test tsan" run_tests tsan -L '^(base|runtime)$' -LE '^long$'
   part "configure fuzzers" configure fuzz
-  part "build fuzzers" build fuzz
+  part "build fuzzers" build fuzz fuzz/all
   part "fuzz" fuzz_all
 fi
 
