@@ -21,7 +21,10 @@
 
 #include <hwy/cache_control.h>
 
+#include <algorithm>
+
 #include "base/check.h"
+#include "kernels/cpu/block_formats-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "palimpsest/tensor.h"
 
@@ -46,20 +49,22 @@ HWY_INLINE void prefetch_start(const std::uint8_t* p) {
 }
 
 // Weight formats. row(n) of a format is a cursor: pair(step) gives the two vectors of a step of the
-// current block, tail(step, n) those of a last step with only n columns.
+// current block, tail(step, n) those of a last step with only n columns. kStreams: weight rows
+// taken at a time against one row of x; four hide the latency of fma, more are too many addresses
+// for the general registers.
 
 /// F32 [rows, cols] and its half-sized relatives: Load turns 2 L elements at a byte address into a
 /// Pair.
 template <int kElementBytes, bool kSplitOrder, class Load>
 struct DenseFormat {
   static constexpr bool kSplit = kSplitOrder;
+  static constexpr int kStreams = 8;
   const std::uint8_t* data;
   std::int64_t row_bytes;
 
   struct Row {
     const std::uint8_t* p;
     HWY_INLINE Pair<DF> pair(std::int64_t step) const {
-      hwy::Prefetch(p + step * kStep * kElementBytes + kPrefetchBytes);
       return Load::pair(p + step * kStep * kElementBytes);
     }
     HWY_INLINE Pair<DF> tail(std::int64_t step, std::int64_t columns) const {
@@ -69,6 +74,9 @@ struct DenseFormat {
       return Load::pair(padded);
     }
     HWY_INLINE void prefetch() const { prefetch_start(p); }
+    HWY_INLINE void prefetch(std::int64_t step, std::int64_t distance) const {
+      hwy::Prefetch(p + step * kStep * kElementBytes + distance);
+    }
   };
   HWY_INLINE Row row(std::int64_t n, std::int64_t k0) const {
     return {data + n * row_bytes + k0 * kElementBytes};
@@ -113,8 +121,9 @@ using F32Format = DenseFormat<4, false, LoadF32>;
 /// MXFP4. Its columns are a multiple of 32, hence of every target's step: there is no tail.
 struct Mxfp4Format {
   static constexpr bool kSplit = true;
+  static constexpr int kStreams = 4;  // each needs two addresses
   const std::uint8_t* codes;
-  std::int64_t codes_row_bytes;
+  std::int64_t row_bytes;  ///< of the codes
   const std::uint8_t* scales;
   std::int64_t scales_row_bytes;
 
@@ -122,7 +131,6 @@ struct Mxfp4Format {
     const std::uint8_t* p;
     const std::uint8_t* scale;
     HWY_INLINE Pair<DF> pair(std::int64_t step) const {
-      hwy::Prefetch(p + step * kLanes + kPrefetchBytes);
       return decode_mxfp4_split(DF(), p + step * kLanes, decode_e8m0(scale[step * kStep / 32]));
     }
     HWY_INLINE Pair<DF> tail(std::int64_t step, std::int64_t) const { return pair(step); }
@@ -130,15 +138,19 @@ struct Mxfp4Format {
       prefetch_start(p);
       hwy::Prefetch(scale);
     }
+    HWY_INLINE void prefetch(std::int64_t step, std::int64_t distance) const {
+      hwy::Prefetch(p + step * kLanes + distance);
+    }
   };
   HWY_INLINE Row row(std::int64_t n, std::int64_t k0) const {
-    return {codes + n * codes_row_bytes + k0 / 2, scales + n * scales_row_bytes + k0 / 32};
+    return {codes + n * row_bytes + k0 / 2, scales + n * scales_row_bytes + k0 / 32};
   }
 };
 
 /// Calls f with the format of a weight matrix.
 template <class F>
 HWY_INLINE void with_format(const Matrix& w, F f) {
+  if (w.is_blocks()) return with_block_format(w.blocks, f);
   if (w.is_mx()) {
     const Tensor &codes = w.mx.codes, &scales = w.mx.scales;
     return f(Mxfp4Format{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(),
@@ -161,6 +173,7 @@ HWY_INLINE void with_format(const Matrix& w, F f) {
 /// A block of weights already decoded to F32: groups of 4 rows, in a group step by step
 /// [vector][4][L].
 struct PanelFormat {
+  static constexpr int kStreams = 4;
   const float* data;
   struct Row {
     const float* p;
@@ -168,6 +181,7 @@ struct PanelFormat {
       const float* q = p + step * (8 * kLanes);
       return {hn::Load(DF(), q), hn::Load(DF(), q + 4 * kLanes)};
     }
+    HWY_INLINE void prefetch(std::int64_t, std::int64_t) const {}
     HWY_INLINE Pair<DF> tail(std::int64_t step, std::int64_t) const { return pair(step); }
   };
   HWY_INLINE Row row(std::int64_t n, std::int64_t) const {
@@ -202,7 +216,10 @@ HWY_INLINE void accumulate(const float* HWY_RESTRICT x, const Row* HWY_RESTRICT 
   };
   const std::int64_t steps = columns / kStep, rest = columns % kStep;
   for (std::int64_t i = 0; i < steps; ++i) {
-    add_step(x + i * (2 * M * kLanes), [i](const Row& r) HWY_ATTR { return r.pair(i); });
+    add_step(x + i * (2 * M * kLanes), [i](const Row& r) HWY_ATTR {
+      r.prefetch(i, kPrefetchBytes);
+      return r.pair(i);
+    });
   }
   if (rest != 0) {
     add_step(x + steps * (2 * M * kLanes),
@@ -254,9 +271,7 @@ template <int M, class Format, class RowNumber>
 HWY_INLINE void tile(const float* x, const Format& w, RowNumber n, std::int64_t k0,
                      std::int64_t columns, float* HWY_RESTRICT sums) {
   constexpr int kWeightRows = kTile / M;
-  // One row of x: four weight rows at a time are enough to hide the latency of fma, and few enough
-  // streams for the prefetchers.
-  constexpr int kStreams = M == 1 && kWeightRows > 8 ? 8 : kWeightRows;
+  constexpr int kStreams = M == 1 ? std::min(Format::kStreams, kWeightRows) : kWeightRows;
   VF acc[kTile];
 #pragma GCC unroll 4
   for (int s = 0; s < kWeightRows; s += kStreams) {
@@ -311,7 +326,10 @@ HWY_INLINE void decode_panel(const Format& w, RowNumber n, std::int64_t count, s
       hn::Store(pair.a, d, out + step * (8 * kLanes));
       hn::Store(pair.b, d, out + step * (8 * kLanes) + 4 * kLanes);
     };
-    for (std::int64_t s = 0; s < steps; ++s) store(s, row.pair(s));
+    for (std::int64_t s = 0; s < steps; ++s) {
+      row.prefetch(s, count * w.row_bytes);  // the next panel, which arrives while this one is used
+      store(s, row.pair(s));
+    }
     if (rest != 0) store(steps, row.tail(steps, rest));
   }
 }

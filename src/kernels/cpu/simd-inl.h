@@ -12,8 +12,10 @@
 
 #include <hwy/highway.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "base/number_formats.h"
 
@@ -104,11 +106,19 @@ HWY_INLINE Pair<D> decode_mxfp4_split(D d, const std::uint8_t* p, float scale) {
 #endif
 }
 
-/// E8M0 as float: 2^(byte - 127), byte 0 the subnormal 2^-127. Byte 255 (NaN by the standard) is refused by loaders and gives
-/// infinity here. Scalar instructions, which the vector ones around them leave idle.
+/// E8M0 as float: 2^(byte - 127), byte 0 the subnormal 2^-127. Byte 255 (NaN by the standard) is
+/// refused by loaders and gives infinity here. From memory, because a vector operation broadcasts a
+/// memory operand for free, but not a register.
 HWY_INLINE float decode_e8m0(std::uint8_t byte) {
-  const std::uint32_t bits = static_cast<std::uint32_t>(byte) << 23;
-  return palimpsest::detail::bits_float(bits == 0 ? 0x00400000u : bits);
+  static constexpr auto kScales = [] {
+    std::array<float, 256> scales{};
+    scales[0] = 0x1p-127f;
+    scales[1] = 0x1p-126f;
+    for (std::size_t i = 2; i < 255; ++i) scales[i] = 2 * scales[i - 1];
+    scales[255] = std::numeric_limits<float>::infinity();
+    return scales;
+  }();
+  return kScales[byte];
 }
 
 }  // namespace HWY_NAMESPACE
