@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "palimpsest/block_type.h"
 #include "palimpsest/dtype.h"
 
 namespace palimpsest {
@@ -46,9 +47,9 @@ struct Tensor {
     return t;
   }
 
-  bool defined() const { return data != nullptr; }
-  std::int64_t size(int d) const { return sizes[d]; }
-  std::int64_t stride(int d) const { return strides[d]; }
+  constexpr bool defined() const { return data != nullptr; }
+  constexpr std::int64_t size(int d) const { return sizes[d]; }
+  constexpr std::int64_t stride(int d) const { return strides[d]; }
   std::int64_t numel() const {
     std::int64_t n = 1;
     for (int d = 0; d < rank; ++d) n *= sizes[d];
@@ -95,16 +96,38 @@ struct MxTensor {
   Tensor scales;
 };
 
+/// A matrix [rows, cols] in a block format of ggml. cols is a multiple of block_columns(type); a row is its blocks back to back, and rows
+/// lie row_bytes apart. The bytes may have any alignment.
+struct BlockTensor {
+  void* data = nullptr;
+  BlockType type = BlockType::kQ8_0;
+  DeviceKind device = DeviceKind::kCpu;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t row_bytes = 0;
+
+  /// Rows without gaps.
+  static constexpr BlockTensor contiguous(void* data, BlockType type, std::int64_t rows, std::int64_t cols,
+                                          DeviceKind device = DeviceKind::kCpu) {
+    return {data, type, device, rows, cols, cols / block_columns(type) * block_bytes(type)};
+  }
+  constexpr bool defined() const { return data != nullptr; }
+};
+
 /// A weight matrix [rows, cols] in the form it is stored in: y = x W^T. Exactly one member is defined.
 struct Matrix {
   Tensor dense;  ///< F32, F16 or BF16 [rows, cols], unit column stride (F64 in references)
   MxTensor mx;
+  BlockTensor blocks;
 
-  bool defined() const { return dense.defined() || mx.codes.defined(); }
-  bool is_mx() const { return mx.codes.defined(); }
-  std::int64_t rows() const { return is_mx() ? mx.codes.size(0) : dense.size(0); }
-  std::int64_t cols() const { return is_mx() ? mx.codes.size(1) * 2 : dense.size(1); }
-  std::int64_t bytes() const { return is_mx() ? mx.codes.bytes() + mx.scales.bytes() : dense.bytes(); }
+  constexpr bool defined() const { return dense.defined() || is_mx() || is_blocks(); }
+  constexpr bool is_mx() const { return mx.codes.defined(); }
+  constexpr bool is_blocks() const { return blocks.defined(); }
+  constexpr std::int64_t rows() const { return is_mx() ? mx.codes.size(0) : is_blocks() ? blocks.rows : dense.size(0); }
+  constexpr std::int64_t cols() const { return is_mx() ? mx.codes.size(1) * 2 : is_blocks() ? blocks.cols : dense.size(1); }
+  std::int64_t bytes() const {
+    return is_mx() ? mx.codes.bytes() + mx.scales.bytes() : is_blocks() ? blocks.rows * blocks.row_bytes : dense.bytes();
+  }
 };
 
 /// "[4096, 384]"

@@ -1,0 +1,26 @@
+// A build without a CUDA toolkit: no device, and functions that say so.
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/devices.h"
+#include "palimpsest/error.h"
+
+namespace palimpsest::cuda {
+namespace {
+constexpr const char* kReason = "this build holds no CUDA code";
+[[noreturn]] void unsupported() { throw Error(ErrorCode::kUnsupported, kReason); }
+}  // namespace
+
+DeviceList query_devices() { return {{}, kReason}; }
+
+DeviceMemory::DeviceMemory(std::int64_t) { unsupported(); }
+DeviceMemory::~DeviceMemory() = default;
+void DeviceMemory::copy_from_host(const void*, std::int64_t) { unsupported(); }
+void DeviceMemory::copy_to_host(void*, std::int64_t) const { unsupported(); }
+
+void ref_matmul(const MatmulArgs&, DType) { unsupported(); }
+void ref_rms_norm(const RmsNormArgs&, DType) { unsupported(); }
+void ref_page_memory(const PageMemoryArgs&, DType) { unsupported(); }
+void ref_latent_attention(const LatentAttentionArgs&, std::int64_t, DType) { unsupported(); }
+
+}  // namespace palimpsest::cuda
