@@ -1,0 +1,16 @@
+#pragma once
+
+#include "cli/options.h"
+
+namespace palimpsest::cli {
+
+// The subcommands. Each returns the process's exit code and throws Error.
+int run(const Options& options);
+int recall(const Options& options);
+int inspect(const Options& options);
+int logits(const Options& options);
+int eval(const Options& options);
+int tokenize(const Options& options);
+int render(const Options& options);
+
+}  // namespace palimpsest::cli

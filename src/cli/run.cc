@@ -1,0 +1,209 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "cli/answer_writer.h"
+#include "cli/chat_options.h"
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/io.h"
+#include "cli/setup.h"
+#include "report/numbers.h"
+#include "report/progress.h"
+#include "runtime/chat_session.h"
+
+namespace palimpsest::cli {
+namespace {
+
+/// A model made ready to write.
+struct Writing {
+  explicit Writing(const Options& options_in)
+      : options(options_in),
+        model(load_model(options)),
+        folder(model_folder(options.model)),
+        tokenizer(find_tokenizer(folder, model->config().vocab_size)),
+        stops(stop_ids(*model, tokenizer)),
+        session(model, session_options(options)),
+        sampler(sampling(), model->config().vocab_size) {}
+
+  SamplingParams sampling() const {
+    SamplingParams params = sampling_params(options, folder);
+    if (options.ignore_eos) params.banned = stops;
+    return params;
+  }
+  const Tokenizer& text_tokenizer() const {
+    if (!tokenizer) {
+      throw make_error(ErrorCode::kIo, "{}: there is no tokenizer (tiktoken.model); --ids with --print-ids works without one",
+                       folder.string());
+    }
+    return *tokenizer;
+  }
+
+  const Options& options;
+  std::shared_ptr<const Model> model;
+  std::filesystem::path folder;
+  std::optional<Tokenizer> tokenizer;
+  std::vector<std::int32_t> stops;
+  Session session;
+  Sampler sampler;
+};
+
+/// Options of one answer, with a progress bar for the prompt that goes away with the first token.
+struct Progress {
+  report::ProgressBar bar{{.title = "reading the prompt"}, stderr, report::inspect_terminal(stderr)};
+
+  GenerateOptions answer(const Writing& writing, const Interruptible& interrupt) {
+    GenerateOptions options;
+    options.max_tokens = writing.options.predict;
+    if (!writing.options.ignore_eos) options.stop_ids = writing.stops;
+    options.cancel = &interrupt.flag();
+    options.on_prompt = [this](std::int64_t done, std::int64_t total) { bar.update(done, total); };
+    return options;
+  }
+};
+
+void print_statistics(const Writing& writing, const GenerateResult& result) {
+  const auto count = [](std::int64_t n) { return report::format_grouped(n); };
+  std::string text = fmt::format("prompt {} tokens", count(result.prompt_tokens));
+  if (result.cached_tokens > 0) {
+    text += fmt::format(": {} kept, {} new", count(result.cached_tokens), count(result.computed_tokens));
+  }
+  text += fmt::format(", {} tokens/s | answer {} tokens, {} tokens/s ({}) | {}",
+                      report::format_rate(result.computed_tokens, result.prefill_seconds),
+                      count(static_cast<std::int64_t>(result.ids.size())),
+                      report::format_rate(result.decode_passes, result.decode_seconds),
+                      finish_reason_name(result.finish), memory_text(writing.session));
+  const SamplingParams& params = writing.sampler.params();
+  if (params.temperature > 0) text += fmt::format(" | seed {}", params.seed);
+  std::fprintf(stderr, "%s\n", text.c_str());
+}
+
+int exit_code_of(const GenerateResult& result) {
+  return result.finish == FinishReason::kCancelled ? kInterruptedExit : 0;
+}
+
+/// Continues ids without any format.
+int continue_ids(Writing& writing, const std::vector<std::int32_t>& prompt) {
+  if (!writing.options.print_ids) writing.text_tokenizer();
+  AnswerWriter writer(writing.options, writing.tokenizer, writing.stops);
+  Interruptible interrupt;
+  Progress progress;
+  GenerateOptions options = progress.answer(writing, interrupt);
+  options.on_token = [&](std::int32_t id) {
+    progress.bar.finish();
+    writer.token(id);
+  };
+  std::vector<std::int32_t> held;
+  const GenerateResult result = generate(writing.session, writing.sampler, held, prompt, options);
+  progress.bar.finish();
+  writer.finish(nullptr, false);
+  print_statistics(writing, result);
+  return exit_code_of(result);
+}
+
+std::shared_ptr<const ChatFormat> chat_format(const Writing& writing) {
+  try {
+    return ChatFormat::create(writing.text_tokenizer());
+  } catch (Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw;
+    throw make_error(ErrorCode::kUnsupported, "{}: {}; --raw continues text without a chat format",
+                     writing.folder.string(), error.text());
+  }
+}
+
+class Chat {
+ public:
+  explicit Chat(Writing& writing)
+      : writing_(writing),
+        writer_(writing.options, writing.tokenizer, writing.stops),
+        chat_(writing.session, writing.sampler, writing.text_tokenizer(), chat_format(writing), start(writing.options)) {}
+
+  int say(const std::string& text, bool end_line) {
+    Interruptible interrupt;
+    Progress progress;
+    GenerateOptions options = progress.answer(writing_, interrupt);
+    options.on_token = [&](std::int32_t id) {
+      progress.bar.finish();
+      if (writing_.options.print_ids) writer_.token(id);
+    };
+    const ChatTurn turn = chat_.say(text, options, [this](const ChatEvent& event) { writer_.event(event); });
+    progress.bar.finish();
+    writer_.finish(&turn.message, end_line);
+    if (turn.recomputed) {
+      std::fputs("the chat no longer begins with what the model has read: all of it was computed anew\n", stderr);
+    }
+    print_statistics(writing_, turn.generated);
+    return exit_code_of(turn.generated);
+  }
+
+  /// One turn a line, until the end of standard input.
+  int converse() {
+    const bool person = report::inspect_terminal(stderr).interactive && isatty(STDIN_FILENO) == 1;
+    if (person) {
+      std::fprintf(stderr, "A chat with %s. Ctrl-C stops an answer, Ctrl-D leaves.\n", writing_.options.model.c_str());
+    }
+    std::string line;
+    while (true) {
+      if (person) std::fputs("> ", stderr);
+      if (!std::getline(std::cin, line)) break;
+      if (line.empty()) continue;
+      try {
+        const int code = say(line, true);
+        if (code != 0 && !person) return code;
+      } catch (const Error& error) {
+        // A person may shorten the message; a script should notice.
+        if (!person || error.code() != ErrorCode::kInvalidRequest) throw;
+        std::fprintf(stderr, "%s\n", error.what());
+      }
+    }
+    if (person) std::fputs("\n", stderr);
+    return 0;
+  }
+
+ private:
+  static Conversation start(const Options& options) {
+    Conversation conversation;
+    apply_chat_flags(options, conversation);
+    if (options.system) conversation.messages.push_back(ChatMessage::of(Role::kSystem, *options.system));
+    return conversation;
+  }
+
+  Writing& writing_;
+  AnswerWriter writer_;
+  ChatSession chat_;
+};
+
+void check_combination(const Options& options, bool has_text) {
+  if (options.ids && has_text) throw make_error(ErrorCode::kUsage, "give the prompt by --ids, -p or -f, not by two of them");
+  const bool plain = options.raw || options.ids;
+  if (plain && (options.system || options.tools || options.reasoning_effort || options.show_thinking)) {
+    throw make_error(ErrorCode::kUsage,
+                     "--system, --tools, --reasoning-effort and --show-thinking belong to chats, not to --raw or --ids");
+  }
+  if (options.raw && !options.ids && !has_text) {
+    throw make_error(ErrorCode::kUsage, "--raw needs a prompt: -p TEXT or -f FILE (-: standard input)");
+  }
+}
+
+}  // namespace
+
+int run(const Options& options) {
+  const bool has_text = options.prompt || options.file;
+  check_combination(options, has_text);
+  // Everything that can be wrong without the model is found before it is loaded.
+  const std::string text = has_text ? text_argument(options, "prompt") : "";
+  const std::vector<std::int32_t> ids = options.ids ? parse_id_list(*options.ids) : std::vector<std::int32_t>{};
+  if (options.tools) read_tools(*options.tools);
+
+  Writing writing(options);
+  if (options.ids) return continue_ids(writing, ids);
+  if (options.raw) return continue_ids(writing, writing.text_tokenizer().encode(text));
+  Chat chat(writing);
+  return has_text ? chat.say(text, false) : chat.converse();
+}
+
+}  // namespace palimpsest::cli

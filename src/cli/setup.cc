@@ -1,0 +1,101 @@
+#include "cli/setup.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "formats/hf_config.h"
+#include "machine/memory.h"
+#include "report/numbers.h"
+#include "report/progress.h"
+
+namespace palimpsest::cli {
+
+std::filesystem::path model_folder(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw make_error(ErrorCode::kIo, "{}: no such file or folder", path);
+  }
+  if (std::filesystem::is_directory(path, error)) return path;
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent;
+}
+
+std::shared_ptr<const Model> load_model(const Options& options) {
+  model_folder(options.model);
+  report::ProgressBar bar({.title = "loading " + options.model, .bytes = true}, stderr, report::inspect_terminal(stderr));
+  LoadOptions load;
+  load.on_progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); };
+  load.prefetch = true;
+  std::shared_ptr<const Model> model = Model::load(options.model, load);
+  bar.finish();
+  if (!model->unused_tensors().empty()) {
+    log::info("{} tensors that the text model does not use, the first is {}", model->unused_tensors().size(),
+              model->unused_tensors().front());
+  }
+  return model;
+}
+
+SessionOptions session_options(const Options& options) {
+  SessionOptions session;
+  session.threads = static_cast<int>(options.threads);
+  session.context = options.ctx_size;
+  session.ubatch = options.ubatch;
+  session.cache_type = options.cache_type == "f32" ? DType::kF32 : DType::kBF16;
+  return session;
+}
+
+std::optional<Tokenizer> find_tokenizer(const std::filesystem::path& folder, std::optional<std::int64_t> vocab_size) {
+  std::error_code error;
+  if (!std::filesystem::exists(folder / "tiktoken.model", error)) return std::nullopt;
+  return Tokenizer::load(folder, vocab_size);
+}
+
+Tokenizer require_tokenizer(const std::filesystem::path& folder, std::optional<std::int64_t> vocab_size,
+                            std::string_view instead) {
+  std::optional<Tokenizer> tokenizer = find_tokenizer(folder, vocab_size);
+  if (!tokenizer) {
+    throw make_error(ErrorCode::kIo, "{}: there is no tokenizer (tiktoken.model){}", folder.string(), instead);
+  }
+  return *tokenizer;
+}
+
+std::vector<std::int32_t> stop_ids(const Model& model, const std::optional<Tokenizer>& tokenizer) {
+  if (tokenizer) return tokenizer->stop_ids();
+  std::vector<std::int64_t> wide = model.config().eos_token_ids;
+  const auto generation = formats::load_generation_config(model_folder(model.path()));
+  wide.insert(wide.end(), generation.eos_token_ids.begin(), generation.eos_token_ids.end());
+  std::sort(wide.begin(), wide.end());
+  wide.erase(std::unique(wide.begin(), wide.end()), wide.end());
+  std::vector<std::int32_t> ids;
+  for (const std::int64_t id : wide) {
+    if (id >= 0 && id < model.config().vocab_size) ids.push_back(static_cast<std::int32_t>(id));
+  }
+  return ids;
+}
+
+SamplingParams sampling_params(const Options& options, const std::filesystem::path& folder) {
+  const formats::GenerationConfig recommended = formats::load_generation_config(folder);
+  SamplingParams params;
+  params.temperature = recommended.temperature.value_or(params.temperature);
+  if (recommended.do_sample && !*recommended.do_sample) params.temperature = 0;
+  params.temperature = options.temperature.value_or(params.temperature);
+  params.top_k = options.top_k.value_or(recommended.top_k.value_or(params.top_k));
+  params.top_p = options.top_p.value_or(recommended.top_p.value_or(params.top_p));
+  params.min_p = options.min_p.value_or(recommended.min_p.value_or(params.min_p));
+  params.repeat_penalty =
+      options.repeat_penalty.value_or(recommended.repetition_penalty.value_or(params.repeat_penalty));
+  // Small enough to be typed again.
+  params.seed = options.seed >= 0 ? static_cast<std::uint64_t>(options.seed) : std::random_device{}() % 1'000'000'000u;
+  return params;
+}
+
+std::string memory_text(const Session& session) {
+  const MemoryPlan& plan = session.memory();
+  return fmt::format("state {} | peak memory {}", report::format_bytes(plan.pages + session.length() * plan.list_per_token),
+                     report::format_bytes(machine::peak_resident_memory()));
+}
+
+}  // namespace palimpsest::cli

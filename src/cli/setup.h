@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "cli/options.h"
+#include "palimpsest/model.h"
+#include "palimpsest/sampler.h"
+#include "palimpsest/session.h"
+#include "palimpsest/tokenizer.h"
+
+// What the commands that run a model do first, and the line they end with.
+
+namespace palimpsest::cli {
+
+/// The folder that holds config.json and the tokenizer: `path` itself, or the one around a file. Throws Error{kIo} when there
+/// is no such path.
+std::filesystem::path model_folder(const std::string& path);
+
+/// Loads with a progress bar on a terminal; tells about unused tensors with --verbose.
+std::shared_ptr<const Model> load_model(const Options& options);
+
+SessionOptions session_options(const Options& options);
+
+/// The tokenizer of the folder. Nothing when the folder has none (no tiktoken.model).
+std::optional<Tokenizer> find_tokenizer(const std::filesystem::path& folder,
+                                        std::optional<std::int64_t> vocab_size = std::nullopt);
+/// The same; throws Error{kIo} when there is none. `instead` says what works without one.
+Tokenizer require_tokenizer(const std::filesystem::path& folder, std::optional<std::int64_t> vocab_size,
+                            std::string_view instead);
+
+/// Ids that end an answer: the tokenizer's, else those of config.json and generation_config.json.
+std::vector<std::int32_t> stop_ids(const Model& model, const std::optional<Tokenizer>& tokenizer);
+
+/// generation_config.json where the model has one, then the flags. A random seed is drawn for --seed -1.
+SamplingParams sampling_params(const Options& options, const std::filesystem::path& folder);
+
+/// "state 2.1 MiB | peak memory 61.2 MiB"
+std::string memory_text(const Session& session);
+
+}  // namespace palimpsest::cli
