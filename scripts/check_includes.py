@@ -29,7 +29,7 @@ MAY_SEE = {
     "text": {"base", "formats"},
     "kernels": {"base", "tensor"},
     "kernels/ref": OPS_LEVEL,
-    "kernels/cpu": OPS_LEVEL,
+    "kernels/cpu": OPS_LEVEL | {"kernels/ref"},  # the scalar target decodes blocks as the reference does
     "kernels/cuda": OPS_LEVEL | {"kernels/ref"},  # the references also run on the device
     "ops": OPS_LEVEL | {"kernels/cpu", "kernels/cuda"},
     "state": OPS_LEVEL,
@@ -43,6 +43,7 @@ MAY_SEE = {
 # Public headers count as part of a folder; one that is not listed may be seen by runtime/ and what stands above it.
 PUBLIC_HEADERS = {
     "error.h": "base",
+    "block_type.h": "tensor",
     "dtype.h": "tensor",
     "tensor.h": "tensor",
     "model_config.h": "model",

@@ -13,8 +13,16 @@ inline bool has_contiguous_rows(const Tensor& t) {
 
 /// A weight matrix in one of the stored forms.
 inline void check_weight(const Matrix& w) {
-  PALIMPSEST_CHECK(w.defined() && w.is_mx() != w.dense.defined(),
-                   "a weight is either dense or MXFP4");
+  PALIMPSEST_CHECK(w.is_mx() + w.is_blocks() + w.dense.defined() == 1,
+                   "a weight is either dense, MXFP4 or ggml blocks");
+  if (w.is_blocks()) {
+    const BlockTensor& b = w.blocks;
+    PALIMPSEST_CHECK(b.rows >= 0 && b.cols >= 0 && b.cols % block_columns(b.type) == 0,
+                     "columns are a multiple of the block's");
+    PALIMPSEST_CHECK(b.row_bytes >= b.cols / block_columns(b.type) * block_bytes(b.type),
+                     "rows do not overlap");
+    return;
+  }
   if (w.is_mx()) {
     const Tensor &codes = w.mx.codes, &scales = w.mx.scales;
     PALIMPSEST_CHECK(codes.dtype == DType::kU8 && codes.rank == 2 && has_contiguous_rows(codes),

@@ -14,6 +14,7 @@
 
 #include "base/number_formats.h"
 #include "hwy/highway.h"
+#include "kernels/ref/block_formats.h"
 #include "palimpsest/tensor.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -216,6 +217,9 @@ HWY_INLINE const float* decoded_row(const Matrix& w, std::int64_t row, float* ti
   const std::int64_t n = w.cols();
   if (w.is_mx()) {
     mxfp4_to_f32(w.mx, row, n, tile);
+  } else if (w.is_blocks()) {
+    const auto* blocks = static_cast<const std::uint8_t*>(w.blocks.data) + row * w.blocks.row_bytes;
+    for (std::int64_t c = 0; c < n; ++c) tile[c] = ref::block_row_element(w.blocks.type, blocks, c);
   } else if (w.dense.dtype == DType::kF32) {
     return w.dense.at<float>(row);
   } else if (w.dense.dtype == DType::kBF16) {

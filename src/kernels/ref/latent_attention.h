@@ -14,8 +14,7 @@ namespace palimpsest::ref {
 template <class T>
 PALIMPSEST_HOST_DEVICE void latent_key_value(const LatentAttentionArgs& args, std::int64_t n, std::int64_t h,
                                              std::int64_t position, T* k, T* v) {
-  const std::int64_t width = args.list.blocks.sizes[2], r = args.kv_b.is_mx() ? args.kv_b.mx.codes.sizes[1] * 2
-                                                                              : args.kv_b.dense.sizes[1];
+  const std::int64_t width = args.list.blocks.sizes[2], r = args.kv_b.cols();
   const std::int64_t p = width - r, dn = args.q.sizes[2] - p, dv = args.o.sizes[2];
   const std::int64_t row = list_row_offset(args.list, load<std::int64_t>(args.rows.slots, n), position);
   for (std::int64_t d = 0; d < dn + dv; ++d) {

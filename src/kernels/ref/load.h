@@ -3,6 +3,7 @@
 // How the references read and write tensors of any element type: one scalar at a time, in the scalar type T of the computation.
 
 #include "base/number_formats.h"
+#include "kernels/ref/block_formats.h"
 #include "palimpsest/tensor.h"
 
 namespace palimpsest::ref {
@@ -40,6 +41,10 @@ PALIMPSEST_HOST_DEVICE void store(const Tensor& t, std::int64_t i, T value) {
 /// Element of a weight matrix in its storage form.
 template <class T>
 PALIMPSEST_HOST_DEVICE T load(const Matrix& w, std::int64_t row, std::int64_t col) {
+  if (w.is_blocks()) {
+    const auto* data = static_cast<const std::uint8_t*>(w.blocks.data) + row * w.blocks.row_bytes;
+    return static_cast<T>(block_row_element(w.blocks.type, data, col));
+  }
   if (!w.is_mx()) return load<T>(w.dense, row * w.dense.strides[0] + col * w.dense.strides[1]);
   const std::uint8_t byte = static_cast<const std::uint8_t*>(w.mx.codes.data)[row * w.mx.codes.strides[0] + col / 2];
   const std::uint8_t scale = static_cast<const std::uint8_t*>(w.mx.scales.data)[row * w.mx.scales.strides[0] + col / 32];
