@@ -151,7 +151,6 @@ struct Mxfp4Format {
 template <class F>
 HWY_INLINE void with_format(const Matrix& w, F f) {
   if (w.is_blocks()) return with_block_format(w.blocks, f);
-  if (w.is_blocks()) return with_block_format(w.blocks, f);
   if (w.is_mx()) {
     const Tensor &codes = w.mx.codes, &scales = w.mx.scales;
     return f(Mxfp4Format{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(),
