@@ -7,7 +7,7 @@
 //   sigmoid   4 ulp   relative precision in both tails: exp(x) for very negative x, never a difference of near-equal numbers
 //   tanh      4 ulp
 //   softplus  5 ulp   log(1 + exp(x)); exp(x) for very negative x, x for large x
-//   silu      5 ulp   x * sigmoid(x); -0 for x so negative that the product underflows
+//   silu      5 ulp   x * sigmoid(x); for x < -87, where that sigmoid is subnormal, an absolute error of 105 * 2^-149
 //
 // NaN in, NaN out. Every exponential is taken of a number <= 0 where the function allows it, so nothing overflows on the way.
 

@@ -1,0 +1,34 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/elementwise_case.h"
+#include "kernels/ref/sigmoid.h"
+#include "kernels/test_targets.h"
+#include "ops/ops.h"
+
+namespace palimpsest {
+namespace {
+
+using namespace test;
+
+class Sigmoid : public EachTarget {};
+PALIMPSEST_INSTANTIATE_FOR_EACH_TARGET(Sigmoid);
+
+TEST_P(Sigmoid, MatchesReference) {
+  for (const std::int64_t n : {0, 1, 17, 1000, 40001}) {
+    std::vector<float> x = random_normal(n, 1, 20);
+    SigmoidArgs args{.x = f32(x, {n})};
+    const auto got = run_guarded({n}, [&](ExecContext& ctx, const Tensor& y) {
+      args.y = y;
+      ops::sigmoid(ctx, args);
+    });
+    std::vector<double> want(x.size());
+    args.y = f64(want, {n});
+    ref::sigmoid<double>(args);
+    EXPECT_TRUE(within_bound(got, want, relative_magnitude(want), {.c = 8})) << n;
+  }
+}
+
+}  // namespace
+}  // namespace palimpsest
