@@ -128,6 +128,19 @@ struct Matrix {
   std::int64_t bytes() const {
     return is_mx() ? mx.codes.bytes() + mx.scales.bytes() : is_blocks() ? blocks.rows * blocks.row_bytes : dense.bytes();
   }
+  /// Rows [begin, begin + count): one expert of a stack, one head of a projection.
+  Matrix row_range(std::int64_t begin, std::int64_t count) const {
+    Matrix m = *this;
+    if (is_mx()) {
+      m.mx = {mx.codes.rows(begin, count), mx.scales.rows(begin, count)};
+    } else if (is_blocks()) {
+      m.blocks.data = static_cast<char*>(blocks.data) + begin * blocks.row_bytes;
+      m.blocks.rows = count;
+    } else {
+      m.dense = dense.rows(begin, count);
+    }
+    return m;
+  }
 };
 
 /// "[4096, 384]"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "formats/atomic_file.h"
 #include "palimpsest/tensor.h"
 
 // The safetensors format: u64 little-endian header length, a JSON object {name: {dtype, shape, data_offsets}}, then the
@@ -60,9 +61,8 @@ struct NamedTensor {
 };
 
 /// Writes a file front to back without holding its data: the layout is fixed first, then the bytes follow in the same
-/// order. The bytes go to a temporary file in the same folder that commit() renames, so that readers see either the old
-/// file or the whole new one; without commit() the temporary file is removed. Data starts at a multiple of 64 bytes.
-/// Throws Error kIo with path and reason. Not thread-safe.
+/// order. Appears whole or not at all (AtomicFile). Data starts at a multiple of 64 bytes. Throws Error kIo with path and
+/// reason. Not thread-safe.
 class SafetensorsWriter {
  public:
   struct Item {
@@ -71,11 +71,8 @@ class SafetensorsWriter {
     std::vector<std::int64_t> shape;
   };
 
-  SafetensorsWriter(std::filesystem::path path, std::span<const Item> items,
+  SafetensorsWriter(const std::filesystem::path& path, std::span<const Item> items,
                     std::span<const std::pair<std::string, std::string>> metadata = {});
-  ~SafetensorsWriter();
-  SafetensorsWriter(const SafetensorsWriter&) = delete;
-  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
   /// The next bytes of the data section; pieces need not match tensors.
   void append(std::span<const std::byte> bytes);
@@ -85,11 +82,7 @@ class SafetensorsWriter {
   void commit_sparse();
 
  private:
-  void write_all(const void* data, std::size_t size);
-
-  std::filesystem::path path_;
-  std::filesystem::path temporary_;
-  int fd_ = -1;
+  AtomicFile file_;
   std::uint64_t expected_ = 0;
   std::uint64_t appended_ = 0;
 };

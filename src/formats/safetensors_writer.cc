@@ -1,8 +1,3 @@
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -45,65 +40,31 @@ std::string header_text(std::span<const SafetensorsWriter::Item> items,
 
 }  // namespace
 
-SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::span<const Item> items,
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::span<const Item> items,
                                      std::span<const std::pair<std::string, std::string>> metadata)
-    : path_(std::move(path)) {
+    : file_(path) {
   const std::string header = header_text(items, metadata, expected_);
-  temporary_ = path_;
-  temporary_ += fmt::format(".tmp-{}", ::getpid());
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (fd_ < 0) throw make_error(ErrorCode::kIo, "cannot write '{}': {}", path_.string(), std::strerror(errno));
   unsigned char length[8];
   for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(header.size() >> (8 * i));
-  try {
-    write_all(length, sizeof length);
-    write_all(header.data(), header.size());
-  } catch (...) {
-    ::close(fd_);
-    ::unlink(temporary_.c_str());
-    throw;
-  }
-}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  ::unlink(temporary_.c_str());
-}
-
-void SafetensorsWriter::write_all(const void* data, std::size_t size) {
-  const char* p = static_cast<const char*>(data);
-  while (size > 0) {
-    const ssize_t written = ::write(fd_, p, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw make_error(ErrorCode::kIo, "cannot write '{}': {}", path_.string(), std::strerror(errno));
-    p += written;
-    size -= static_cast<std::size_t>(written);
-  }
+  file_.write(length, sizeof length);
+  file_.write(header.data(), header.size());
 }
 
 void SafetensorsWriter::append(std::span<const std::byte> bytes) {
   appended_ += bytes.size();
-  write_all(bytes.data(), bytes.size());
+  file_.write(bytes.data(), bytes.size());
 }
 
 void SafetensorsWriter::commit() {
   if (appended_ != expected_) {
-    throw make_error(ErrorCode::kInternal, "'{}': {} bytes of data written, {} announced", path_.string(), appended_,
+    throw make_error(ErrorCode::kInternal, "'{}': {} bytes of data written, {} announced", file_.path().string(), appended_,
                      expected_);
   }
-  const bool closed = ::close(std::exchange(fd_, -1)) == 0;
-  if (closed && ::rename(temporary_.c_str(), path_.c_str()) == 0) return;
-  const int reason = errno;
-  ::unlink(temporary_.c_str());
-  throw make_error(ErrorCode::kIo, "cannot write '{}': {}", path_.string(), std::strerror(reason));
+  file_.commit();
 }
 
 void SafetensorsWriter::commit_sparse() {
-  const off_t position = ::lseek(fd_, 0, SEEK_CUR);
-  if (position < 0 || ::ftruncate(fd_, position + static_cast<off_t>(expected_ - appended_)) != 0) {
-    throw make_error(ErrorCode::kIo, "cannot write '{}': {}", path_.string(), std::strerror(errno));
-  }
+  file_.extend(expected_ - appended_);
   appended_ = expected_;
   commit();
 }

@@ -1,0 +1,59 @@
+#include "formats/atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace palimpsest::formats {
+namespace {
+
+Error cannot_write(const std::filesystem::path& path, int reason) {
+  return make_error(ErrorCode::kIo, "cannot write '{}': {}", path.string(), std::strerror(reason));
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), temporary_(path_) {
+  temporary_ += fmt::format(".tmp-{}", ::getpid());
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  if (fd_ < 0) throw cannot_write(path_, errno);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(const void* data, std::size_t size) {
+  const char* p = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t written = ::write(fd_, p, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw cannot_write(path_, errno);
+    p += written;
+    size -= static_cast<std::size_t>(written);
+  }
+}
+
+void AtomicFile::extend(std::uint64_t bytes) {
+  const off_t position = ::lseek(fd_, 0, SEEK_CUR);
+  if (position < 0 || ::ftruncate(fd_, position + static_cast<off_t>(bytes)) != 0 || ::lseek(fd_, 0, SEEK_END) < 0) {
+    throw cannot_write(path_, errno);
+  }
+}
+
+void AtomicFile::commit() {
+  const bool closed = ::close(std::exchange(fd_, -1)) == 0;
+  if (closed && ::rename(temporary_.c_str(), path_.c_str()) == 0) return;
+  const int reason = errno;
+  ::unlink(temporary_.c_str());
+  throw cannot_write(path_, reason);
+}
+
+}  // namespace palimpsest::formats
