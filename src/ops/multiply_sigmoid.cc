@@ -6,7 +6,8 @@
 namespace palimpsest::ops {
 
 void multiply_sigmoid(ExecContext& ctx, const MultiplySigmoidArgs& args) {
-  PALIMPSEST_CHECK(same_f32(args.x, args.y) && same_f32(args.x, args.gate), "x, gate and y are F32 of one shape");
+  PALIMPSEST_CHECK(same_f32(args.x, args.y) && same_f32(args.x, args.gate),
+                   "x, gate and y are F32 of one shape");
   if (enter(ctx, Op::kMultiplySigmoid)) cpu::multiply_sigmoid(ctx, args);
 }
 

@@ -8,17 +8,24 @@ namespace palimpsest::ops {
 namespace {
 
 void check_inputs(const PageMemoryArgs& a) {
-  const std::int64_t rows = a.q.size(0), heads = a.q.size(1), width = a.q.size(2), value_heads = a.v.size(1);
+  const std::int64_t rows = a.q.size(0), heads = a.q.size(1), width = a.q.size(2),
+                     value_heads = a.v.size(1);
   PALIMPSEST_CHECK(a.q.rank == 3 && same_f32(a.q, a.k), "q and k are F32 [T, H, K]");
-  PALIMPSEST_CHECK(a.v.rank == 3 && same_f32(a.v, a.o) && a.v.size(0) == rows, "v and o are F32 [T, HV, V]");
-  PALIMPSEST_CHECK(heads > 0 && value_heads % heads == 0, "value heads are a multiple of the query heads");
+  PALIMPSEST_CHECK(a.v.rank == 3 && same_f32(a.v, a.o) && a.v.size(0) == rows,
+                   "v and o are F32 [T, HV, V]");
+  PALIMPSEST_CHECK(heads > 0 && value_heads % heads == 0,
+                   "value heads are a multiple of the query heads");
   if (a.beta.defined()) {
-    PALIMPSEST_CHECK(is_f32(a.beta, 2) && a.beta.size(0) == rows && a.beta.size(1) == value_heads, "beta is F32 [T, HV]");
+    PALIMPSEST_CHECK(is_f32(a.beta, 2) && a.beta.size(0) == rows && a.beta.size(1) == value_heads,
+                     "beta is F32 [T, HV]");
   }
   if (a.decay == PageDecay::kHead) {
-    PALIMPSEST_CHECK(is_f32(a.g, 2) && a.g.size(0) == rows && a.g.size(1) == value_heads, "g is F32 [T, HV]");
+    PALIMPSEST_CHECK(is_f32(a.g, 2) && a.g.size(0) == rows && a.g.size(1) == value_heads,
+                     "g is F32 [T, HV]");
   } else if (a.decay == PageDecay::kChannel) {
-    PALIMPSEST_CHECK(is_f32(a.g, 3) && a.g.size(0) == rows && a.g.size(1) == value_heads && a.g.size(2) == width, "g is F32 [T, HV, K]");
+    PALIMPSEST_CHECK(
+        is_f32(a.g, 3) && a.g.size(0) == rows && a.g.size(1) == value_heads && a.g.size(2) == width,
+        "g is F32 [T, HV, K]");
   }
 }
 
@@ -27,9 +34,13 @@ void check_inputs(const PageMemoryArgs& a) {
 void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
   check_inputs(args);
   PALIMPSEST_CHECK(is_ragged(args.rows), "one slot per sequence");
-  PALIMPSEST_CHECK(args.past.dtype == DType::kI64 && args.past.rank == 1 && args.past.size(0) == args.rows.slots.size(0), "past is I64 [N]");
-  PALIMPSEST_CHECK(args.pages.dtype == DType::kF32 && args.pages.rank == 4 && args.pages.size(1) == args.v.size(1) &&
-                       args.pages.size(2) == args.v.size(2) && args.pages.size(3) == args.q.size(2) && is_f32(args.pages.rows(0, 1), 4),
+  PALIMPSEST_CHECK(args.past.dtype == DType::kI64 && args.past.rank == 1 &&
+                       args.past.size(0) == args.rows.slots.size(0),
+                   "past is I64 [N]");
+  PALIMPSEST_CHECK(args.pages.dtype == DType::kF32 && args.pages.rank == 4 &&
+                       args.pages.size(1) == args.v.size(1) &&
+                       args.pages.size(2) == args.v.size(2) &&
+                       args.pages.size(3) == args.q.size(2) && is_f32(args.pages.rows(0, 1), 4),
                    "pages are F32 [slots, HV, V, K], contiguous within a slot");
   if (enter(ctx, Op::kPageMemory)) cpu::page_memory(ctx, args);
 }

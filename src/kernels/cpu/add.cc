@@ -15,8 +15,10 @@ namespace HWY_NAMESPACE {
 
 /// Elements [begin, end).
 void AddRange(const AddArgs& args, std::int64_t begin, std::int64_t end) {
-  map_row(args.y.as<float>() + begin, end - begin, [](FloatVec y, FloatVec x) HWY_ATTR { return hn::Add(y, x); },
-          args.y.as<const float>() + begin, args.x.as<const float>() + begin);
+  map_row(
+      args.y.as<float>() + begin, end - begin,
+      [](FloatVec y, FloatVec x) HWY_ATTR { return hn::Add(y, x); },
+      args.y.as<const float>() + begin, args.x.as<const float>() + begin);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -29,9 +31,10 @@ namespace palimpsest::cpu {
 HWY_EXPORT(AddRange);
 
 void add(ExecContext& ctx, const AddArgs& args) {
-  ctx.pool.parallel_for(args.x.numel(), row_grain(1), [&args](std::int64_t begin, std::int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(AddRange)(args, begin, end);
-  });
+  ctx.pool.parallel_for(args.x.numel(), row_grain(1),
+                        [&args](std::int64_t begin, std::int64_t end, int) {
+                          HWY_DYNAMIC_DISPATCH(AddRange)(args, begin, end);
+                        });
 }
 
 }  // namespace palimpsest::cpu

@@ -12,7 +12,8 @@
 
 #include "kernels/cpu/rows-inl.h"
 
-// A token's M source rows (9 x 28 KiB for Kimi K3) come from memory once, for their scores, and are in L2 when they are mixed.
+// A token's M source rows (9 x 28 KiB for Kimi K3) come from memory once, for their scores, and are
+// in L2 when they are mixed.
 
 HWY_BEFORE_NAMESPACE();
 namespace palimpsest::cpu {
@@ -53,7 +54,8 @@ HWY_INLINE void softmax(float* z, std::int64_t n) {
 }
 
 /// y = sum_j p[j] * source_j, sources in order; `stride` floats from one source to the next.
-HWY_INLINE void mix_sources(const float* first, std::int64_t stride, const float* p, std::int64_t sources, float* y, std::int64_t width) {
+HWY_INLINE void mix_sources(const float* first, std::int64_t stride, const float* p,
+                            std::int64_t sources, float* y, std::int64_t width) {
   const FloatTag d;
   std::int64_t c = 0;
   for (; c + 4 * kLanes <= width; c += 4 * kLanes) {
@@ -74,17 +76,21 @@ HWY_INLINE void mix_sources(const float* first, std::int64_t stride, const float
   for (; c < width; c += kLanes) {
     const std::int64_t count = std::min(kLanes, width - c);
     FloatVec sum = hn::Zero(d);
-    for (std::int64_t j = 0; j < sources; ++j) sum = hn::MulAdd(hn::Set(d, p[j]), load_first(first + j * stride + c, count), sum);
+    for (std::int64_t j = 0; j < sources; ++j)
+      sum = hn::MulAdd(hn::Set(d, p[j]), load_first(first + j * stride + c, count), sum);
     store_first(sum, y + c, count);
   }
 }
 
 /// Tokens [begin, end); `weights` has room for M floats.
-void AttentionResidualRows(const AttentionResidualArgs& args, std::int64_t begin, std::int64_t end, float* weights) {
-  const std::int64_t sources = args.sources.size(0), width = args.y.size(1), stride = args.sources.stride(0);
+void AttentionResidualRows(const AttentionResidualArgs& args, std::int64_t begin, std::int64_t end,
+                           float* weights) {
+  const std::int64_t sources = args.sources.size(0), width = args.y.size(1),
+                     stride = args.sources.stride(0);
   for (std::int64_t t = begin; t < end; ++t) {
     const float* first = args.sources.as<const float>() + t * width;
-    for (std::int64_t j = 0; j < sources; ++j) weights[j] = depth_score(first + j * stride, args.w.as<const float>(), width, args.eps);
+    for (std::int64_t j = 0; j < sources; ++j)
+      weights[j] = depth_score(first + j * stride, args.w.as<const float>(), width, args.eps);
     softmax(weights, sources);
     if (args.p.defined()) std::copy(weights, weights + sources, args.p.as<float>() + t * sources);
     mix_sources(first, stride, weights, sources, args.y.as<float>() + t * width, width);
@@ -101,11 +107,14 @@ namespace palimpsest::cpu {
 HWY_EXPORT(AttentionResidualRows);
 
 void attention_residual(ExecContext& ctx, const AttentionResidualArgs& args) {
-  const std::int64_t sources = args.sources.size(0), bytes = sources * static_cast<std::int64_t>(sizeof(float));
-  ctx.pool.parallel_for(args.y.size(0), row_grain(2 * sources * args.y.size(1)), [&](std::int64_t begin, std::int64_t end, int thread) {
-    auto* weights = reinterpret_cast<float*>(ctx.thread_scratch(thread, bytes));
-    HWY_DYNAMIC_DISPATCH(AttentionResidualRows)(args, begin, end, weights);
-  });
+  const std::int64_t sources = args.sources.size(0),
+                     bytes = sources * static_cast<std::int64_t>(sizeof(float));
+  ctx.pool.parallel_for(args.y.size(0), row_grain(2 * sources * args.y.size(1)),
+                        [&](std::int64_t begin, std::int64_t end, int thread) {
+                          auto* weights =
+                              reinterpret_cast<float*>(ctx.thread_scratch(thread, bytes));
+                          HWY_DYNAMIC_DISPATCH(AttentionResidualRows)(args, begin, end, weights);
+                        });
 }
 
 }  // namespace palimpsest::cpu

@@ -13,7 +13,8 @@ HWY_BEFORE_NAMESPACE();
 namespace palimpsest::cpu {
 namespace HWY_NAMESPACE {
 
-/// Rows [begin, end): exp(A_log) once per head and row, which is nothing beside the K gates that share it.
+/// Rows [begin, end): exp(A_log) once per head and row, which is nothing beside the K gates that
+/// share it.
 void DecayGateRows(const DecayGateArgs& args, std::int64_t begin, std::int64_t end) {
   const FloatTag d;
   const std::int64_t heads = args.f.size(1), width = args.f.size(2);
@@ -25,13 +26,17 @@ void DecayGateRows(const DecayGateArgs& args, std::int64_t begin, std::int64_t e
     const float* bias = args.dt_bias.as<const float>() + h * width;
     float* g = args.g.as<float>() + i * width;
     if (args.kind == DecayGateKind::kBounded) {
-      map_row(g, width, [=](FloatVec x, FloatVec b) HWY_ATTR {
-        return hn::Mul(lower_bound, sigmoid(d, hn::Mul(rate, hn::Add(x, b))));
-      }, f, bias);
+      map_row(
+          g, width,
+          [=](FloatVec x, FloatVec b)
+              HWY_ATTR { return hn::Mul(lower_bound, sigmoid(d, hn::Mul(rate, hn::Add(x, b)))); },
+          f, bias);
     } else {
-      map_row(g, width, [=](FloatVec x, FloatVec b) HWY_ATTR {
-        return hn::Neg(hn::Mul(rate, softplus(d, hn::Add(x, b))));
-      }, f, bias);
+      map_row(
+          g, width,
+          [=](FloatVec x, FloatVec b)
+              HWY_ATTR { return hn::Neg(hn::Mul(rate, softplus(d, hn::Add(x, b)))); },
+          f, bias);
     }
   }
 }
@@ -46,9 +51,10 @@ namespace palimpsest::cpu {
 HWY_EXPORT(DecayGateRows);
 
 void decay_gate(ExecContext& ctx, const DecayGateArgs& args) {
-  ctx.pool.parallel_for(args.f.size(0), row_grain(4 * args.f.size(1) * args.f.size(2)), [&args](std::int64_t begin, std::int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(DecayGateRows)(args, begin, end);
-  });
+  ctx.pool.parallel_for(args.f.size(0), row_grain(4 * args.f.size(1) * args.f.size(2)),
+                        [&args](std::int64_t begin, std::int64_t end, int) {
+                          HWY_DYNAMIC_DISPATCH(DecayGateRows)(args, begin, end);
+                        });
 }
 
 }  // namespace palimpsest::cpu

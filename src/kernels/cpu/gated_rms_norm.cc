@@ -25,11 +25,11 @@ void GatedRmsNormHeads(const GatedRmsNormArgs& args, std::int64_t begin, std::in
       const float* gate = args.gate.as<const float>() + h * width;
       const float mean = sum_of_squares(x, width) / static_cast<float>(width);
       const FloatVec inverse = hn::Set(d, 1 / std::sqrt(mean + args.eps));
-      map_weighted_row(weights, args.y.as<float>() + h * width, width,
-                       [d, inverse](FloatVec w, FloatVec v, FloatVec g) HWY_ATTR {
-                         return hn::Mul(hn::Mul(hn::Mul(v, inverse), w), sigmoid(d, g));
-                       },
-                       x, gate);
+      map_weighted_row(
+          weights, args.y.as<float>() + h * width, width,
+          [d, inverse](FloatVec w, FloatVec v, FloatVec g)
+              HWY_ATTR { return hn::Mul(hn::Mul(hn::Mul(v, inverse), w), sigmoid(d, g)); },
+          x, gate);
     }
   });
 }
@@ -44,9 +44,10 @@ namespace palimpsest::cpu {
 HWY_EXPORT(GatedRmsNormHeads);
 
 void gated_rms_norm(ExecContext& ctx, const GatedRmsNormArgs& args) {
-  ctx.pool.parallel_for(args.x.size(0) * args.x.size(1), row_grain(4 * args.x.size(2)), [&args](std::int64_t begin, std::int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(GatedRmsNormHeads)(args, begin, end);
-  });
+  ctx.pool.parallel_for(args.x.size(0) * args.x.size(1), row_grain(4 * args.x.size(2)),
+                        [&args](std::int64_t begin, std::int64_t end, int) {
+                          HWY_DYNAMIC_DISPATCH(GatedRmsNormHeads)(args, begin, end);
+                        });
 }
 
 }  // namespace palimpsest::cpu

@@ -5,9 +5,11 @@
 namespace palimpsest::cpu {
 
 void glu(ExecContext& ctx, const GluArgs& args) {
-  ctx.pool.parallel_for(args.y.numel(), row_grain(8), [&args](std::int64_t begin, std::int64_t end, int) {
-    glu_rows(args.gate.as<const float>() + begin, args.up.as<const float>() + begin, args.y.as<float>() + begin, end - begin, args.params);
-  });
+  ctx.pool.parallel_for(
+      args.y.numel(), row_grain(8), [&args](std::int64_t begin, std::int64_t end, int) {
+        glu_rows(args.gate.as<const float>() + begin, args.up.as<const float>() + begin,
+                 args.y.as<float>() + begin, end - begin, args.params);
+      });
 }
 
 }  // namespace palimpsest::cpu

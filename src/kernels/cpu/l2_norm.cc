@@ -22,7 +22,9 @@ void L2NormHeads(const L2NormArgs& args, std::int64_t begin, std::int64_t end) {
   for (std::int64_t h = begin; h < end; ++h) {
     const float* x = args.x.as<const float>() + h * width;
     const FloatVec factor = hn::Set(d, args.scale / std::sqrt(sum_of_squares(x, width) + args.eps));
-    map_row(args.y.as<float>() + h * width, width, [factor](FloatVec v) HWY_ATTR { return hn::Mul(v, factor); }, x);
+    map_row(
+        args.y.as<float>() + h * width, width,
+        [factor](FloatVec v) HWY_ATTR { return hn::Mul(v, factor); }, x);
   }
 }
 
@@ -36,9 +38,10 @@ namespace palimpsest::cpu {
 HWY_EXPORT(L2NormHeads);
 
 void l2_norm(ExecContext& ctx, const L2NormArgs& args) {
-  ctx.pool.parallel_for(args.x.size(0) * args.x.size(1), row_grain(args.x.size(2)), [&args](std::int64_t begin, std::int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(L2NormHeads)(args, begin, end);
-  });
+  ctx.pool.parallel_for(args.x.size(0) * args.x.size(1), row_grain(args.x.size(2)),
+                        [&args](std::int64_t begin, std::int64_t end, int) {
+                          HWY_DYNAMIC_DISPATCH(L2NormHeads)(args, begin, end);
+                        });
 }
 
 }  // namespace palimpsest::cpu

@@ -1,15 +1,16 @@
 // Vector functions of one variable, in F32, once per Highway target.
 //
-// Maximum error against the exact function over all finite inputs, in units in the last place of the result (asserted by
-// tests/kernels/math_test.cc):
+// Maximum error against the exact function over all finite inputs, in units in the last place of
+// the result (asserted by tests/kernels/math_test.cc):
 //
-//   exp       2 ulp   results below 2^-126 lose the bits that F32 lacks there; 0 below about -104; +inf above 88.73
-//   sigmoid   4 ulp   relative precision in both tails: exp(x) for very negative x, never a difference of near-equal numbers
-//   tanh      4 ulp
-//   softplus  5 ulp   log(1 + exp(x)); exp(x) for very negative x, x for large x
-//   silu      5 ulp   x * sigmoid(x); for x < -87, where that sigmoid is subnormal, an absolute error of 105 * 2^-149
+//   exp       2   below 2^-126 in units of 2^-149; 0 below about -104; +inf above 88.73
+//   sigmoid   4   relative precision in both tails
+//   tanh      4
+//   softplus  5   log(1 + exp(x)), relative precision in both tails
+//   silu      5   for x < -87, where sigmoid(x) is subnormal, an absolute error of 105 * 2^-149
 //
-// NaN in, NaN out. Every exponential is taken of a number <= 0 where the function allows it, so nothing overflows on the way.
+// NaN in, NaN out. Every exponential is taken of a number <= 0 where the function allows it, so
+// nothing overflows on the way.
 
 #if defined(PALIMPSEST_KERNELS_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PALIMPSEST_KERNELS_CPU_MATH_INL_H_
@@ -52,7 +53,8 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V silu(D d, V x) {
   // -inf * 0 would be NaN; the limit is 0.
   const V y = hn::Mul(x, sigmoid(d, x));
-  return hn::IfThenElse(hn::Eq(x, hn::Set(d, -std::numeric_limits<float>::infinity())), hn::Set(d, -0.0f), y);
+  return hn::IfThenElse(hn::Eq(x, hn::Set(d, -std::numeric_limits<float>::infinity())),
+                        hn::Set(d, -0.0f), y);
 }
 
 template <class D, class V = hn::Vec<D>>

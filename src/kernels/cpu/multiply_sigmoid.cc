@@ -15,9 +15,10 @@ namespace HWY_NAMESPACE {
 
 /// Elements [begin, end).
 void MultiplySigmoidRange(const MultiplySigmoidArgs& args, std::int64_t begin, std::int64_t end) {
-  map_row(args.y.as<float>() + begin, end - begin,
-          [](FloatVec x, FloatVec gate) HWY_ATTR { return hn::Mul(x, sigmoid(FloatTag(), gate)); },
-          args.x.as<const float>() + begin, args.gate.as<const float>() + begin);
+  map_row(
+      args.y.as<float>() + begin, end - begin,
+      [](FloatVec x, FloatVec gate) HWY_ATTR { return hn::Mul(x, sigmoid(FloatTag(), gate)); },
+      args.x.as<const float>() + begin, args.gate.as<const float>() + begin);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -30,9 +31,10 @@ namespace palimpsest::cpu {
 HWY_EXPORT(MultiplySigmoidRange);
 
 void multiply_sigmoid(ExecContext& ctx, const MultiplySigmoidArgs& args) {
-  ctx.pool.parallel_for(args.x.numel(), row_grain(4), [&args](std::int64_t begin, std::int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(MultiplySigmoidRange)(args, begin, end);
-  });
+  ctx.pool.parallel_for(args.x.numel(), row_grain(4),
+                        [&args](std::int64_t begin, std::int64_t end, int) {
+                          HWY_DYNAMIC_DISPATCH(MultiplySigmoidRange)(args, begin, end);
+                        });
 }
 
 }  // namespace palimpsest::cpu

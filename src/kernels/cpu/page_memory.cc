@@ -1,4 +1,5 @@
-// The page recurrence: cuts the batch into tasks and hands each to the step or the chunked form of its policy.
+// The page recurrence: cuts the batch into tasks and hands each to the step or the chunked form of
+// its policy.
 
 #include "kernels/cpu/page_memory.h"
 
@@ -21,28 +22,37 @@ namespace HWY_NAMESPACE {
 
 template <PageDecay kDecay, PageWrite kWrite>
 void run_policy(const PageMemoryArgs& args, const PageTask& task, bool chunked, float* scratch) {
-  if (!chunked) step_page<kDecay, kWrite>(args, task, Scratch{scratch});
-  else if (args.q.size(2) == 128) chunk_page<kDecay, kWrite, 128>(args, task, Scratch{scratch});
-  else chunk_page<kDecay, kWrite, 0>(args, task, Scratch{scratch});
+  if (!chunked)
+    step_page<kDecay, kWrite>(args, task, Scratch{scratch});
+  else if (args.q.size(2) == 128)
+    chunk_page<kDecay, kWrite, 128>(args, task, Scratch{scratch});
+  else
+    chunk_page<kDecay, kWrite, 0>(args, task, Scratch{scratch});
 }
 
 template <PageDecay kDecay>
 void run_write(const PageMemoryArgs& args, const PageTask& task, bool chunked, float* scratch) {
-  if (args.write == PageWrite::kDelta) run_policy<kDecay, PageWrite::kDelta>(args, task, chunked, scratch);
-  else run_policy<kDecay, PageWrite::kPlain>(args, task, chunked, scratch);
+  if (args.write == PageWrite::kDelta)
+    run_policy<kDecay, PageWrite::kDelta>(args, task, chunked, scratch);
+  else
+    run_policy<kDecay, PageWrite::kPlain>(args, task, chunked, scratch);
 }
 
 void RunPageTask(const PageMemoryArgs& args, const PageTask& task, bool chunked, float* scratch) {
   switch (args.decay) {
-    case PageDecay::kNone: return run_write<PageDecay::kNone>(args, task, chunked, scratch);
-    case PageDecay::kHead: return run_write<PageDecay::kHead>(args, task, chunked, scratch);
-    case PageDecay::kChannel: return run_write<PageDecay::kChannel>(args, task, chunked, scratch);
+    case PageDecay::kNone:
+      return run_write<PageDecay::kNone>(args, task, chunked, scratch);
+    case PageDecay::kHead:
+      return run_write<PageDecay::kHead>(args, task, chunked, scratch);
+    case PageDecay::kChannel:
+      return run_write<PageDecay::kChannel>(args, task, chunked, scratch);
   }
 }
 
 /// Bytes that a thread needs for a task of `values` value channels.
 std::int64_t PageScratchBytes(std::int64_t width, std::int64_t values) {
-  const std::int64_t floats = std::max(step_scratch_floats(width), chunk_scratch_floats(width, values));
+  const std::int64_t floats =
+      std::max(step_scratch_floats(width), chunk_scratch_floats(width, values));
   return floats * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -58,8 +68,9 @@ HWY_EXPORT(PageScratchBytes);
 
 namespace {
 
-/// Into how many ranges of value channels to cut a head, so that `heads * parts` units spread evenly over the threads. A cut costs the
-/// preparation of a chunk once more, about 15% of the work of a whole head.
+/// Into how many ranges of value channels to cut a head, so that `heads * parts` units spread
+/// evenly over the threads. A cut costs the preparation of a chunk once more, about 15% of the work
+/// of a whole head.
 std::int64_t parts_per_head(std::int64_t heads, std::int64_t values, std::int64_t threads) {
   const std::int64_t most = (values + kPageSlice - 1) / kPageSlice;
   std::int64_t best = 1;
@@ -78,31 +89,38 @@ std::int64_t parts_per_head(std::int64_t heads, std::int64_t values, std::int64_
 }  // namespace
 
 void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
-  const std::int64_t sequences = args.rows.slots.size(0), heads = args.q.size(1), value_heads = args.v.size(1), values = args.v.size(2);
+  const std::int64_t sequences = args.rows.slots.size(0), heads = args.q.size(1),
+                     value_heads = args.v.size(1), values = args.v.size(2);
   const std::int64_t parts = parts_per_head(value_heads, values, ctx.pool.size());
-  const std::int64_t slices = (values + kPageSlice - 1) / kPageSlice, part_values = (slices + parts - 1) / parts * kPageSlice;
-  const std::int64_t bytes = HWY_DYNAMIC_DISPATCH(PageScratchBytes)(args.q.size(2), std::min(part_values, values));
+  const std::int64_t slices = (values + kPageSlice - 1) / kPageSlice,
+                     part_values = (slices + parts - 1) / parts * kPageSlice;
+  const std::int64_t bytes =
+      HWY_DYNAMIC_DISPATCH(PageScratchBytes)(args.q.size(2), std::min(part_values, values));
   const std::int64_t* cu = args.rows.cu_seqlens.as<const std::int64_t>();
-  // Parts of heads outside, sequences inside: every thread gets its share of long and of short sequences.
-  ctx.pool.parallel_for(value_heads * parts, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
-    auto* scratch = reinterpret_cast<float*>(ctx.thread_scratch(thread, bytes));
-    for (std::int64_t unit = begin; unit < end; ++unit) {
-      for (std::int64_t n = 0; n < sequences; ++n) {
-        PageTask task;
-        task.first = cu[n];
-        task.length = cu[n + 1] - cu[n];
-        task.past = args.past.as<const std::int64_t>()[n];
-        task.value_head = unit / parts;
-        task.head = task.value_head / (value_heads / heads);
-        task.page = args.pages.at<float>(args.rows.slots.as<const std::int32_t>()[n], task.value_head);
-        task.v_begin = unit % parts * part_values;
-        task.v_end = std::min(values, task.v_begin + part_values);
-        if (task.length == 0 || task.v_begin >= task.v_end) continue;
-        const bool chunked = args.form == PageForm::kChunked || (args.form == PageForm::kAuto && task.length > 1);
-        HWY_DYNAMIC_DISPATCH(RunPageTask)(args, task, chunked, scratch);
-      }
-    }
-  });
+  // Parts of heads outside, sequences inside: every thread gets its share of long and of short
+  // sequences.
+  ctx.pool.parallel_for(
+      value_heads * parts, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
+        auto* scratch = reinterpret_cast<float*>(ctx.thread_scratch(thread, bytes));
+        for (std::int64_t unit = begin; unit < end; ++unit) {
+          for (std::int64_t n = 0; n < sequences; ++n) {
+            PageTask task;
+            task.first = cu[n];
+            task.length = cu[n + 1] - cu[n];
+            task.past = args.past.as<const std::int64_t>()[n];
+            task.value_head = unit / parts;
+            task.head = task.value_head / (value_heads / heads);
+            task.page =
+                args.pages.at<float>(args.rows.slots.as<const std::int32_t>()[n], task.value_head);
+            task.v_begin = unit % parts * part_values;
+            task.v_end = std::min(values, task.v_begin + part_values);
+            if (task.length == 0 || task.v_begin >= task.v_end) continue;
+            const bool chunked = args.form == PageForm::kChunked ||
+                                 (args.form == PageForm::kAuto && task.length > 1);
+            HWY_DYNAMIC_DISPATCH(RunPageTask)(args, task, chunked, scratch);
+          }
+        }
+      });
 }
 
 }  // namespace palimpsest::cpu

@@ -4,16 +4,18 @@
 
 #include "kernels/op_args.h"
 
-// What the two forms of the page recurrence (step, chunked) share: how work is cut, and what a thread needs.
+// What the two forms of the page recurrence (step, chunked) share: how work is cut, and what a
+// thread needs.
 
 namespace palimpsest::cpu {
 
-/// Tokens of a chunk. 16 keeps the terms that grow with the chunk (8% of the flops at K = V = 128) small beside the 6KV of the recurrence itself,
-/// fills the vector registers with one chunk's solution, and leaves a head's prepared keys and queries (24 KiB) close to the core.
+/// Tokens of a chunk. 16 keeps the terms that grow with the chunk (8% of the flops at K = V = 128)
+/// small beside the 6KV of the recurrence itself, fills the vector registers with one chunk's
+/// solution, and leaves a head's prepared keys and queries (24 KiB) close to the core.
 inline constexpr std::int64_t kPageChunk = 16;
 
-/// One sequence and one value head, restricted to the value channels [v_begin, v_end): they do not know each other, so a head
-/// can be cut among threads without a change in any bit.
+/// One sequence and one value head, restricted to the value channels [v_begin, v_end): they do not
+/// know each other, so a head can be cut among threads without a change in any bit.
 struct PageTask {
   std::int64_t first = 0;   ///< batch row of the sequence's first token
   std::int64_t length = 0;  ///< tokens, > 0
@@ -24,9 +26,12 @@ struct PageTask {
   std::int64_t v_begin = 0, v_end = 0;
 };
 
-/// Rows and columns in scratch memory are padded with zeros to a multiple of this, for every target.
+/// Rows and columns in scratch memory are padded with zeros to a multiple of this, for every
+/// target.
 inline constexpr std::int64_t kPagePadding = 16;
-constexpr std::int64_t page_padded(std::int64_t n) { return (n + kPagePadding - 1) / kPagePadding * kPagePadding; }
+constexpr std::int64_t page_padded(std::int64_t n) {
+  return (n + kPagePadding - 1) / kPagePadding * kPagePadding;
+}
 
 /// Value channels are cut at multiples of this: two vectors of the widest target.
 inline constexpr std::int64_t kPageSlice = 32;

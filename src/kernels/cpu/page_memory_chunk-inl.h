@@ -1,16 +1,27 @@
 // Per-target header: the page recurrence chunk by chunk (prefill).
 //
-// A chunk of c <= 16 tokens starts from the page S (here as S^T [K][V], lanes over value channels, cut into slices of two vectors that fit L1).
-// With E_i = prod_{r<=i} exp(g_r) and D_ij = prod_{j<r<=i} exp(g_r), per key channel, all of them products of factors <= 1:
+// A chunk of c <= 16 tokens starts from the page S (here as S^T [K][V], lanes over value channels,
+// cut into slices of two vectors that fit L1). With E_i = prod_{r<=i} exp(g_r) and D_ij =
+// prod_{j<r<=i} exp(g_r), per key channel, all of them products of factors <= 1:
 //
-//     P = (k E) S^T        A_ij = beta_i sum_d k_i D_ij k_j  (j < i)      u_i = beta_i (v_i - P_i) - sum_{j<i} A_ij u_j     (forward substitution)
-//     O = (q E) S^T + B u  B_ij =        sum_d q_i D_ij k_j  (j <= i)     S^T <- E_c S^T + sum_j (D_cj k_j) u_j
+//     P    = (k E) S^T
+//     A_ij = beta_i sum_d k_i D_ij k_j                      (j < i)
+//     u_i  = beta_i (v_i - P_i) - sum_{j<i} A_ij u_j        (forward substitution)
+//     B_ij = sum_d q_i D_ij k_j                             (j <= i)
+//     O    = (q E) S^T + B u
+//     S^T <- E_c S^T + sum_j (D_cj k_j) u_j
 //
-// D is never a quotient: the keys seen so far are decayed along with the page, token by token, which also leaves D_cj k_j at the end. So no gate
-// overflows, however strong, and what underflows is what the page forgets. Row i reads earlier rows only, in an order that does not depend
-// on c: a partial chunk gives its rows the bits of the full one.
+// D is never a quotient: the keys seen so far are decayed along with the page, token by token,
+// which also leaves D_cj k_j at the end. So no gate overflows, however strong, and what underflows
+// is what the page forgets. Row i reads earlier rows only, in an order that does not depend on c: a
+// partial chunk gives its rows the bits of the full one.
 //
-// Flops per token at K = V = 128: 6KV = 98,304 in three products with 8 x 2 register tiles, 2 x 4,096 in the terms of A and B, done once per head.
+// What the value channels of a head share is prepared once per chunk, in the thread's own scratch
+// memory, and used at once by all slices: no workspace, nothing that grows with the prompt.
+//
+// Flops per token at K = V = 128: 6KV = 98,304 in three products with 8 x 2 register tiles, 2 x
+// 4,096 in the terms of A and B. One core of an AMD EPYC (Zen 4), AVX-512, 2026-11-29: 88 GFLOP/s
+// of 6KV, 75% of the measured multiply-add rate (512 tokens); bench_page_memory.
 
 #if defined(PALIMPSEST_KERNELS_CPU_PAGE_MEMORY_CHUNK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PALIMPSEST_KERNELS_CPU_PAGE_MEMORY_CHUNK_INL_H_
@@ -44,12 +55,12 @@ struct KeyWidth {
 
 /// What the value channels of a head share about one chunk.
 struct PreparedChunk {
-  float* rows;   ///< [2][16][Kp]: k E, then q E; zero beyond the chunk's tokens
-  float* keys;   ///< [16][Kp]: D_cj k_j
-  float* decay;  ///< [Kp]: E_c
-  float* a;      ///< [16][16], rows i, beta_i included; only j < i means anything
-  float* b;      ///< [16][16]; only j <= i means anything
-  float* beta;   ///< [16]
+  float* rows;    ///< [2][16][Kp]: k E, then q E; zero beyond the chunk's tokens
+  float* keys;    ///< [16][Kp]: D_cj k_j
+  float* decay;   ///< [Kp]: E_c
+  float* a;       ///< [16][16], rows i, beta_i included; only j < i means anything
+  float* b;       ///< [16][16]; only j <= i means anything
+  float* beta;    ///< [16]
   float* factor;  ///< [Kp], one token's exp(g)
   float* k;       ///< [Kp], one token's key
   float* q;       ///< [Kp]
@@ -79,35 +90,49 @@ inline ChunkScratch chunk_scratch(Scratch scratch, std::int64_t padded) {
   return s;
 }
 
-/// Upper bound of the floats that chunk_page takes for `values` value channels, whatever the target.
+/// Upper bound of the floats that chunk_page takes for `values` value channels, whatever the
+/// target.
 constexpr std::int64_t chunk_scratch_floats(std::int64_t width, std::int64_t values) {
-  const std::int64_t padded = page_padded(width), columns = (values + kPageSlice - 1) / kPageSlice * kPageSlice;
-  return (3 * kPageChunk + 4) * padded + 2 * kPageChunk * kPageChunk + kPageChunk + 3 * kPageChunk * kPageSlice + padded * columns;
+  const std::int64_t padded = page_padded(width),
+                     columns = (values + kPageSlice - 1) / kPageSlice * kPageSlice;
+  return (3 * kPageChunk + 4) * padded + 2 * kPageChunk * kPageChunk + kPageChunk +
+         3 * kPageChunk * kPageSlice + padded * columns;
 }
 
-/// Decays the keys before token i and takes their products with k_i and q_i: rows i of A (without beta) and B, four keys at a time.
+/// Decays one vector of a key seen earlier and adds it to its two dot products, with k_i and with
+/// q_i.
+template <PageDecay kDecay, PageWrite kWrite>
+HWY_INLINE void earlier_key(const PreparedChunk& chunk, std::int64_t x, float* at, FloatVec& a,
+                            FloatVec& b) {
+  const FloatTag d;
+  FloatVec key = hn::LoadU(d, at);
+  if constexpr (kDecay != PageDecay::kNone) {
+    key = hn::Mul(key, hn::LoadU(d, chunk.factor + x));
+    hn::StoreU(key, d, at);
+  }
+  if constexpr (kWrite == PageWrite::kDelta) a = hn::MulAdd(hn::LoadU(d, chunk.k + x), key, a);
+  b = hn::MulAdd(hn::LoadU(d, chunk.q + x), key, b);
+}
+
+/// Decays the keys before token i and takes their products with k_i and q_i: rows i of A (without
+/// beta) and B, four keys at a time.
 template <PageDecay kDecay, PageWrite kWrite, std::int64_t kFixed>
-HWY_INLINE void products_with_earlier_keys(const PreparedChunk& chunk, std::int64_t i, KeyWidth<kFixed> padded) {
+HWY_INLINE void products_with_earlier_keys(const PreparedChunk& chunk, std::int64_t i,
+                                           KeyWidth<kFixed> padded) {
   const FloatTag d;
   for (std::int64_t j = 0; j < i; j += 4) {
     float* keys = chunk.keys + j * padded;
-    FloatVec a[4], b[4];
-    for (int r = 0; r < 4; ++r) a[r] = b[r] = hn::Zero(d);
+    // Named one by one: GCC keeps arrays of vectors in memory here.
+    FloatVec a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     for (std::int64_t x = 0; x < padded; x += kLanes) {
-      const FloatVec k = hn::LoadU(d, chunk.k + x), q = hn::LoadU(d, chunk.q + x);
-      for (int r = 0; r < 4; ++r) {
-        float* at = keys + r * padded + x;
-        FloatVec key = hn::LoadU(d, at);
-        if constexpr (kDecay != PageDecay::kNone) {
-          key = hn::Mul(key, hn::LoadU(d, chunk.factor + x));
-          hn::StoreU(key, d, at);
-        }
-        if constexpr (kWrite == PageWrite::kDelta) a[r] = hn::MulAdd(k, key, a[r]);
-        b[r] = hn::MulAdd(q, key, b[r]);
-      }
+      earlier_key<kDecay, kWrite>(chunk, x, keys + x, a0, b0);
+      earlier_key<kDecay, kWrite>(chunk, x, keys + padded + x, a1, b1);
+      earlier_key<kDecay, kWrite>(chunk, x, keys + 2 * padded + x, a2, b2);
+      earlier_key<kDecay, kWrite>(chunk, x, keys + 3 * padded + x, a3, b3);
     }
-    if constexpr (kWrite == PageWrite::kDelta) sum_lanes_of_four(a[0], a[1], a[2], a[3], chunk.a + i * kPageChunk + j);
-    sum_lanes_of_four(b[0], b[1], b[2], b[3], chunk.b + i * kPageChunk + j);
+    if constexpr (kWrite == PageWrite::kDelta)
+      sum_lanes_of_four(a0, a1, a2, a3, chunk.a + i * kPageChunk + j);
+    sum_lanes_of_four(b0, b1, b2, b3, chunk.b + i * kPageChunk + j);
   }
 }
 
@@ -137,10 +162,12 @@ HWY_INLINE void append_token(const PreparedChunk& chunk, std::int64_t i, KeyWidt
 
 /// Everything about `count` tokens from batch row `first` that does not depend on the page.
 template <PageDecay kDecay, PageWrite kWrite, std::int64_t kFixed>
-HWY_NOINLINE void prepare_chunk(const PageMemoryArgs& args, const PageTask& task, std::int64_t first, std::int64_t count,
-                                KeyWidth<kFixed> padded, const PreparedChunk& chunk) {
+HWY_NOINLINE void prepare_chunk(const PageMemoryArgs& args, const PageTask& task,
+                                std::int64_t first, std::int64_t count, KeyWidth<kFixed> padded,
+                                const PreparedChunk& chunk) {
   const std::int64_t heads = args.q.size(1), width = args.q.size(2);
-  const std::size_t square = kPageChunk * kPageChunk * sizeof(float), rows = static_cast<std::size_t>(kPageChunk * padded) * sizeof(float);
+  const std::size_t square = kPageChunk * kPageChunk * sizeof(float),
+                    rows = static_cast<std::size_t>(kPageChunk * padded) * sizeof(float);
   std::memset(chunk.keys, 0, rows);
   if (count < kPageChunk) {
     std::memset(chunk.rows, 0, 2 * rows);
@@ -153,7 +180,8 @@ HWY_NOINLINE void prepare_chunk(const PageMemoryArgs& args, const PageTask& task
     const std::int64_t row = first + i, qk = (row * heads + task.head) * width;
     copy_padded(args.k.as<const float>() + qk, width, chunk.k);
     copy_padded(args.q.as<const float>() + qk, width, chunk.q);
-    if constexpr (kDecay != PageDecay::kNone) decay_factors<kDecay>(args, row, task.value_head, chunk.factor);
+    if constexpr (kDecay != PageDecay::kNone)
+      decay_factors<kDecay>(args, row, task.value_head, chunk.factor);
     products_with_earlier_keys<kDecay, kWrite>(chunk, i, padded);
     append_token<kDecay>(chunk, i, padded);
     chunk.beta[i] = beta_of(args, row, task.value_head);
@@ -163,12 +191,14 @@ HWY_NOINLINE void prepare_chunk(const PageMemoryArgs& args, const PageTask& task
   }
 }
 
-/// acc[r][0..1] += sum_{s<n} left[r * row_stride + s * step] * right[s][slice], s ascending: the one product kernel of a chunk.
-HWY_INLINE void multiply_tile(const float* left, std::int64_t row_stride, std::int64_t step, std::int64_t n, const float* right,
-                              FloatVec (&acc)[kTileRows][2]) {
+/// acc[r][0..1] += sum_{s<n} left[r * row_stride + s * step] * right[s][slice], s ascending: the
+/// one product kernel of a chunk.
+HWY_INLINE void multiply_tile(const float* left, std::int64_t row_stride, std::int64_t step,
+                              std::int64_t n, const float* right, FloatVec (&acc)[kTileRows][2]) {
   const FloatTag d;
   for (std::int64_t s = 0; s < n; ++s) {
-    const FloatVec right0 = hn::LoadU(d, right + s * kSlice), right1 = hn::LoadU(d, right + s * kSlice + kLanes);
+    const FloatVec right0 = hn::LoadU(d, right + s * kSlice),
+                   right1 = hn::LoadU(d, right + s * kSlice + kLanes);
     const float* at = left + s * step;
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
@@ -181,7 +211,8 @@ HWY_INLINE void multiply_tile(const float* left, std::int64_t row_stride, std::i
 
 /// products[row] = rows[row] S^T for `count` rows (rounded up to whole tiles) of one slice.
 template <std::int64_t kFixed>
-HWY_NOINLINE void read_page(const float* rows, std::int64_t count, KeyWidth<kFixed> padded, const float* page, float* products) {
+HWY_NOINLINE void read_page(const float* rows, std::int64_t count, KeyWidth<kFixed> padded,
+                            const float* page, float* products) {
   const FloatTag d;
   for (std::int64_t row = 0; row < count; row += kTileRows) {
     FloatVec acc[kTileRows][2];
@@ -198,7 +229,8 @@ HWY_NOINLINE void read_page(const float* rows, std::int64_t count, KeyWidth<kFix
 
 /// S^T <- E_c S^T + sum_j (D_cj k_j) u_j for one slice and `count` tokens.
 template <PageDecay kDecay, std::int64_t kFixed>
-HWY_NOINLINE void write_page(const PreparedChunk& chunk, std::int64_t count, KeyWidth<kFixed> padded, const float* u, float* page) {
+HWY_NOINLINE void write_page(const PreparedChunk& chunk, std::int64_t count,
+                             KeyWidth<kFixed> padded, const float* u, float* page) {
   const FloatTag d;
   for (std::int64_t x = 0; x < padded; x += kTileRows) {
     FloatVec acc[kTileRows][2];
@@ -229,24 +261,30 @@ struct ValueColumn {
   std::int64_t stride, n;
 };
 
-/// Solves for u (delta) or takes beta v (plain), and finishes the outputs, for one vector of value channels. u lives in registers.
+/// Solves for u (delta) or takes beta v (plain), and finishes the outputs, for one vector of value
+/// channels. u lives in registers.
 template <PageWrite kWrite>
-HWY_NOINLINE void solve_and_output(const PreparedChunk& chunk, std::int64_t count, const float* products, const ValueColumn& column, float* u) {
+HWY_NOINLINE void solve_and_output(const PreparedChunk& chunk, std::int64_t count,
+                                   const float* products, const ValueColumn& column, float* u) {
   constexpr int kC = static_cast<int>(kPageChunk);
   const FloatTag d;
   FloatVec x[kC];
 #pragma GCC unroll 16
   for (int i = 0; i < kC; ++i) {
     const float* v = column.v + i * column.stride;
-    x[i] = i >= count ? hn::Zero(d) : column.n == kLanes ? hn::LoadU(d, v) : load_first(v, column.n);
-    if constexpr (kWrite == PageWrite::kDelta) x[i] = hn::Sub(x[i], hn::LoadU(d, products + i * kSlice));
+    x[i] = i >= count           ? hn::Zero(d)
+           : column.n == kLanes ? hn::LoadU(d, v)
+                                : load_first(v, column.n);
+    if constexpr (kWrite == PageWrite::kDelta)
+      x[i] = hn::Sub(x[i], hn::LoadU(d, products + i * kSlice));
     x[i] = hn::Mul(hn::Set(d, chunk.beta[i]), x[i]);
   }
   if constexpr (kWrite == PageWrite::kDelta) {
 #pragma GCC unroll 16
     for (int j = 0; j < kC; ++j) {
 #pragma GCC unroll 16
-      for (int i = j + 1; i < kC; ++i) x[i] = hn::NegMulAdd(hn::Set(d, chunk.a[i * kC + j]), x[j], x[i]);
+      for (int i = j + 1; i < kC; ++i)
+        x[i] = hn::NegMulAdd(hn::Set(d, chunk.a[i * kC + j]), x[j], x[i]);
     }
   }
 #pragma GCC unroll 16
@@ -256,39 +294,125 @@ HWY_NOINLINE void solve_and_output(const PreparedChunk& chunk, std::int64_t coun
 #pragma GCC unroll 16
     for (int j = 0; j <= i; ++j) o = hn::MulAdd(hn::Set(d, chunk.b[i * kC + j]), x[j], o);
     if (i >= count) continue;
-    if (column.n == kLanes) hn::StoreU(o, d, column.o + i * column.stride);
-    else store_first(o, column.o + i * column.stride, column.n);
+    if (column.n == kLanes)
+      hn::StoreU(o, d, column.o + i * column.stride);
+    else
+      store_first(o, column.o + i * column.stride, column.n);
   }
 }
 
 /// One chunk of one slice whose first value channel is v.
 template <PageDecay kDecay, PageWrite kWrite, std::int64_t kFixed>
-HWY_INLINE void chunk_slice(const PageMemoryArgs& args, const PageTask& task, std::int64_t first, std::int64_t count,
-                            KeyWidth<kFixed> padded, const ChunkScratch& s, std::int64_t v, float* page) {
+HWY_INLINE void chunk_slice(const PageMemoryArgs& args, const PageTask& task, std::int64_t first,
+                            std::int64_t count, KeyWidth<kFixed> padded, const ChunkScratch& s,
+                            std::int64_t v, float* page) {
   const std::int64_t value_heads = args.v.size(1), values = args.v.size(2);
   const std::int64_t query_rows = kPageChunk * padded, query_products = kPageChunk * kSlice;
-  if constexpr (kWrite == PageWrite::kDelta) read_page(s.chunk.rows, count, padded, page, s.products);
+  if constexpr (kWrite == PageWrite::kDelta)
+    read_page(s.chunk.rows, count, padded, page, s.products);
   read_page(s.chunk.rows + query_rows, count, padded, page, s.products + query_products);
   const std::int64_t at = (first * value_heads + task.value_head) * values + v;
   for (std::int64_t half = 0; half < kSlice; half += kLanes) {
     const std::int64_t n = std::clamp<std::int64_t>(task.v_end - v - half, 0, kLanes);
-    const ValueColumn column{args.v.as<const float>() + at + half, args.o.as<float>() + at + half, value_heads * values, n};
+    const ValueColumn column{args.v.as<const float>() + at + half, args.o.as<float>() + at + half,
+                             value_heads * values, n};
     solve_and_output<kWrite>(s.chunk, count, s.products + half, column, s.u + half);
   }
   write_page<kDecay>(s.chunk, count, padded, s.u, page);
 }
 
+#if HWY_TARGET != HWY_SCALAR
+/// Blocks of four floats: block b of the result comes from p + 4 b stride.
+template <class D>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const float* p, std::int64_t stride) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return hn::LoadU(d, p);
+  } else {
+    const hn::Half<D> half;
+    const std::int64_t upper = static_cast<std::int64_t>(hn::MaxLanes(half)) * stride;
+    return hn::Combine(d, load_blocks(half, p + upper, stride), load_blocks(half, p, stride));
+  }
+}
+
+template <class D>
+HWY_INLINE void store_blocks(D d, hn::Vec<D> v, float* p, std::int64_t stride) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    hn::StoreU(v, d, p);
+  } else {
+    const hn::Half<D> half;
+    store_blocks(half, hn::LowerHalf(half, v), p, stride);
+    store_blocks(half, hn::UpperHalf(half, v),
+                 p + static_cast<std::int64_t>(hn::MaxLanes(half)) * stride, stride);
+  }
+}
+
+/// Transposes the 4 x 4 matrices that lie in block b of rows x0..x3, for every b.
+HWY_INLINE void transpose_blocks(FloatVec& x0, FloatVec& x1, FloatVec& x2, FloatVec& x3) {
+  const FloatTag d;
+  const hn::Repartition<double, FloatTag> d64;
+  const auto a = hn::BitCast(d64, hn::InterleaveLower(d, x0, x1)),
+             b = hn::BitCast(d64, hn::InterleaveUpper(d, x0, x1));
+  const auto e = hn::BitCast(d64, hn::InterleaveLower(d, x2, x3)),
+             f = hn::BitCast(d64, hn::InterleaveUpper(d, x2, x3));
+  x0 = hn::BitCast(d, hn::InterleaveLower(d64, a, e));
+  x1 = hn::BitCast(d, hn::InterleaveUpper(d64, a, e));
+  x2 = hn::BitCast(d, hn::InterleaveLower(d64, b, f));
+  x3 = hn::BitCast(d, hn::InterleaveUpper(d64, b, f));
+}
+#endif
+
 /// dst [Kp][kSlice] = transpose of `n` rows of K numbers, zeros elsewhere.
-HWY_INLINE void load_slice(const float* rows, std::int64_t n, std::int64_t width, std::int64_t padded, float* dst) {
-  if (n < kSlice || padded != width) std::memset(dst, 0, static_cast<std::size_t>(padded * kSlice) * sizeof(float));
+HWY_INLINE void load_slice(const float* rows, std::int64_t n, std::int64_t width,
+                           std::int64_t padded, float* dst) {
+  if (n < kSlice || padded != width)
+    std::memset(dst, 0, static_cast<std::size_t>(padded * kSlice) * sizeof(float));
+  std::int64_t x = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const FloatTag d;
+  for (; n == kSlice && x + 4 <= width; x += 4) {
+    for (std::int64_t half = 0; half < kSlice; half += kLanes) {
+      // Block b of row r: four key channels of value channel 4 b + r; transposed, of the value
+      // channels 4 b ... 4 b + 3.
+      const float* at = rows + half * width + x;
+      FloatVec v0 = load_blocks(d, at, width), v1 = load_blocks(d, at + width, width);
+      FloatVec v2 = load_blocks(d, at + 2 * width, width),
+               v3 = load_blocks(d, at + 3 * width, width);
+      transpose_blocks(v0, v1, v2, v3);
+      float* to = dst + x * kSlice + half;
+      hn::StoreU(v0, d, to);
+      hn::StoreU(v1, d, to + kSlice);
+      hn::StoreU(v2, d, to + 2 * kSlice);
+      hn::StoreU(v3, d, to + 3 * kSlice);
+    }
+  }
+#endif
   for (std::int64_t v = 0; v < n; ++v) {
-    for (std::int64_t x = 0; x < width; ++x) dst[x * kSlice + v] = rows[v * width + x];
+    for (std::int64_t rest = x; rest < width; ++rest)
+      dst[rest * kSlice + v] = rows[v * width + rest];
   }
 }
 
 HWY_INLINE void store_slice(const float* src, std::int64_t n, std::int64_t width, float* rows) {
+  std::int64_t x = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const FloatTag d;
+  for (; n == kSlice && x + 4 <= width; x += 4) {
+    for (std::int64_t half = 0; half < kSlice; half += kLanes) {
+      const float* from = src + x * kSlice + half;
+      FloatVec v0 = hn::LoadU(d, from), v1 = hn::LoadU(d, from + kSlice);
+      FloatVec v2 = hn::LoadU(d, from + 2 * kSlice), v3 = hn::LoadU(d, from + 3 * kSlice);
+      transpose_blocks(v0, v1, v2, v3);
+      float* at = rows + half * width + x;
+      store_blocks(d, v0, at, width);
+      store_blocks(d, v1, at + width, width);
+      store_blocks(d, v2, at + 2 * width, width);
+      store_blocks(d, v3, at + 3 * width, width);
+    }
+  }
+#endif
   for (std::int64_t v = 0; v < n; ++v) {
-    for (std::int64_t x = 0; x < width; ++x) rows[v * width + x] = src[x * kSlice + v];
+    for (std::int64_t rest = x; rest < width; ++rest)
+      rows[v * width + rest] = src[rest * kSlice + v];
   }
 }
 

@@ -26,7 +26,8 @@ struct Scratch {
   }
 };
 
-/// Four sums over lanes at once, out[r] = sum of the lanes of x_r, with a third of the shuffles of four single sums.
+/// Four sums over lanes at once, out[r] = sum of the lanes of x_r, with a third of the shuffles of
+/// four single sums.
 HWY_INLINE void sum_lanes_of_four(FloatVec x0, FloatVec x1, FloatVec x2, FloatVec x3, float* out) {
   const FloatTag d;
 #if HWY_TARGET == HWY_SCALAR
@@ -37,10 +38,13 @@ HWY_INLINE void sum_lanes_of_four(FloatVec x0, FloatVec x1, FloatVec x2, FloatVe
   out[3] = hn::GetLane(x3);
 #else
   const hn::Repartition<double, FloatTag> d64;
-  const auto x01 = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, x0, x1), hn::InterleaveUpper(d, x0, x1)));
-  const auto x23 = hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, x2, x3), hn::InterleaveUpper(d, x2, x3)));
+  const auto x01 =
+      hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, x0, x1), hn::InterleaveUpper(d, x0, x1)));
+  const auto x23 =
+      hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, x2, x3), hn::InterleaveUpper(d, x2, x3)));
   // Every block of four lanes now holds partial sums of x0, x1, x2, x3.
-  const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, x01, x23)), hn::BitCast(d, hn::InterleaveUpper(d64, x01, x23)));
+  const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, x01, x23)),
+                              hn::BitCast(d, hn::InterleaveUpper(d64, x01, x23)));
   const hn::Half<FloatTag> half;
   const auto two = hn::Add(hn::LowerHalf(half, blocks), hn::UpperHalf(half, blocks));
 #if HWY_TARGET == HWY_AVX3
@@ -61,9 +65,11 @@ HWY_INLINE void copy_padded(const float* src, std::int64_t n, float* dst) {
   }
 }
 
-/// dst[0, page_padded(K)) = exp(g) of one token, one factor per key channel; padding holds 1. Not for pages without decay.
+/// dst[0, page_padded(K)) = exp(g) of one token, one factor per key channel; padding holds 1. Not
+/// for pages without decay.
 template <PageDecay kDecay>
-HWY_INLINE void decay_factors(const PageMemoryArgs& args, std::int64_t row, std::int64_t value_head, float* dst) {
+HWY_INLINE void decay_factors(const PageMemoryArgs& args, std::int64_t row, std::int64_t value_head,
+                              float* dst) {
   const FloatTag d;
   const std::int64_t width = args.q.size(2), gate = row * args.v.size(1) + value_head;
   if constexpr (kDecay == PageDecay::kHead) {
@@ -73,13 +79,16 @@ HWY_INLINE void decay_factors(const PageMemoryArgs& args, std::int64_t row, std:
     const float* g = args.g.as<const float>() + gate * width;
     for (std::int64_t i = 0; i < page_padded(width); i += kLanes) {
       const std::int64_t count = std::clamp<std::int64_t>(width - i, 0, kLanes);
-      hn::StoreU(exp_nonpositive(d, count == kLanes ? hn::LoadU(d, g + i) : load_first(g + i, count)), d, dst + i);
+      hn::StoreU(
+          exp_nonpositive(d, count == kLanes ? hn::LoadU(d, g + i) : load_first(g + i, count)), d,
+          dst + i);
     }
   }
 }
 
 HWY_INLINE float beta_of(const PageMemoryArgs& args, std::int64_t row, std::int64_t value_head) {
-  return args.beta.defined() ? args.beta.as<const float>()[row * args.v.size(1) + value_head] : 1.0f;
+  return args.beta.defined() ? args.beta.as<const float>()[row * args.v.size(1) + value_head]
+                             : 1.0f;
 }
 
 }  // namespace HWY_NAMESPACE

@@ -15,7 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace palimpsest::cpu {
 namespace HWY_NAMESPACE {
 
-/// Rows [begin, end) of x: one pass for the sum of squares, one over the row while it is in the cache.
+/// Rows [begin, end) of x: one pass for the sum of squares, one over the row while it is in the
+/// cache.
 void RmsNormRows(const RmsNormArgs& args, std::int64_t begin, std::int64_t end) {
   const FloatTag d;
   const std::int64_t width = args.x.size(1);
@@ -24,8 +25,10 @@ void RmsNormRows(const RmsNormArgs& args, std::int64_t begin, std::int64_t end) 
       const float* x = args.x.at<const float>(t);
       const float mean = sum_of_squares(x, width) / static_cast<float>(width);
       const FloatVec inverse = hn::Set(d, 1 / std::sqrt(mean + args.eps));
-      map_weighted_row(weights, args.y.as<float>() + t * width, width,
-                       [inverse](FloatVec w, FloatVec v) HWY_ATTR { return hn::Mul(hn::Mul(v, inverse), w); }, x);
+      map_weighted_row(
+          weights, args.y.as<float>() + t * width, width,
+          [inverse](FloatVec w, FloatVec v) HWY_ATTR { return hn::Mul(hn::Mul(v, inverse), w); },
+          x);
     }
   });
 }
@@ -40,9 +43,10 @@ namespace palimpsest::cpu {
 HWY_EXPORT(RmsNormRows);
 
 void rms_norm(ExecContext& ctx, const RmsNormArgs& args) {
-  ctx.pool.parallel_for(args.x.size(0), row_grain(args.x.size(1)), [&args](std::int64_t begin, std::int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(RmsNormRows)(args, begin, end);
-  });
+  ctx.pool.parallel_for(args.x.size(0), row_grain(args.x.size(1)),
+                        [&args](std::int64_t begin, std::int64_t end, int) {
+                          HWY_DYNAMIC_DISPATCH(RmsNormRows)(args, begin, end);
+                        });
 }
 
 }  // namespace palimpsest::cpu

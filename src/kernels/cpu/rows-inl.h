@@ -1,5 +1,6 @@
-// Per-target header: loops over one row of floats of any length and alignment. What a row's elements become does not depend on where the row
-// lies; sums run in an order fixed by the length and the target.
+// Per-target header: loops over one row of floats of any length and alignment. What a row's
+// elements become does not depend on where the row lies; sums run in an order fixed by the length
+// and the target.
 
 #if defined(PALIMPSEST_KERNELS_CPU_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PALIMPSEST_KERNELS_CPU_ROWS_INL_H_
@@ -72,7 +73,9 @@ HWY_INLINE float sum_of_squares(const float* x, std::int64_t n) {
 struct F32Weights {
   const float* p;
   HWY_INLINE FloatVec load(std::int64_t i) const { return hn::LoadU(FloatTag(), p + i); }
-  HWY_INLINE FloatVec load_first_of(std::int64_t i, std::int64_t n) const { return load_first(p + i, n); }
+  HWY_INLINE FloatVec load_first_of(std::int64_t i, std::int64_t n) const {
+    return load_first(p + i, n);
+  }
 };
 struct BF16Weights {
   const std::uint16_t* p;
@@ -84,18 +87,23 @@ struct BF16Weights {
 
 /// y[i] = f(weight[i], x[i]...) for i in [0, n).
 template <class Weights, class F, class... X>
-HWY_INLINE void map_weighted_row(const Weights& weights, float* y, std::int64_t n, F f, const X*... x) {
+HWY_INLINE void map_weighted_row(const Weights& weights, float* y, std::int64_t n, F f,
+                                 const X*... x) {
   const FloatTag d;
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) hn::StoreU(f(weights.load(i), hn::LoadU(d, x + i)...), d, y + i);
-  if (i < n) store_first(f(weights.load_first_of(i, n - i), load_first(x + i, n - i)...), y + i, n - i);
+  for (; i + kLanes <= n; i += kLanes)
+    hn::StoreU(f(weights.load(i), hn::LoadU(d, x + i)...), d, y + i);
+  if (i < n)
+    store_first(f(weights.load_first_of(i, n - i), load_first(x + i, n - i)...), y + i, n - i);
 }
 
 /// Calls f(weights) with the reader for the tensor's type, BF16 or F32.
 template <class F>
 HWY_INLINE void with_weights(const Tensor& weight, F f) {
-  if (weight.dtype == DType::kBF16) f(BF16Weights{weight.as<const std::uint16_t>()});
-  else f(F32Weights{weight.as<const float>()});
+  if (weight.dtype == DType::kBF16)
+    f(BF16Weights{weight.as<const std::uint16_t>()});
+  else
+    f(F32Weights{weight.as<const float>()});
 }
 
 }  // namespace HWY_NAMESPACE

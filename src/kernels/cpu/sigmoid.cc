@@ -15,8 +15,9 @@ namespace HWY_NAMESPACE {
 
 /// Elements [begin, end).
 void SigmoidRange(const SigmoidArgs& args, std::int64_t begin, std::int64_t end) {
-  map_row(args.y.as<float>() + begin, end - begin, [](FloatVec x) HWY_ATTR { return sigmoid(FloatTag(), x); },
-          args.x.as<const float>() + begin);
+  map_row(
+      args.y.as<float>() + begin, end - begin,
+      [](FloatVec x) HWY_ATTR { return sigmoid(FloatTag(), x); }, args.x.as<const float>() + begin);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -29,9 +30,10 @@ namespace palimpsest::cpu {
 HWY_EXPORT(SigmoidRange);
 
 void sigmoid(ExecContext& ctx, const SigmoidArgs& args) {
-  ctx.pool.parallel_for(args.x.numel(), row_grain(4), [&args](std::int64_t begin, std::int64_t end, int) {
-    HWY_DYNAMIC_DISPATCH(SigmoidRange)(args, begin, end);
-  });
+  ctx.pool.parallel_for(args.x.numel(), row_grain(4),
+                        [&args](std::int64_t begin, std::int64_t end, int) {
+                          HWY_DYNAMIC_DISPATCH(SigmoidRange)(args, begin, end);
+                        });
 }
 
 }  // namespace palimpsest::cpu

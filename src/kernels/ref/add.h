@@ -8,7 +8,8 @@ namespace palimpsest::ref {
 /// AddArgs: y += x.
 template <class T>
 PALIMPSEST_HOST_DEVICE void add(const AddArgs& a) {
-  for (std::int64_t i = 0; i < a.x.numel(); ++i) store<T>(a.y, i, load<T>(a.y, i) + load<T>(a.x, i));
+  for (std::int64_t i = 0; i < a.x.numel(); ++i)
+    store<T>(a.y, i, load<T>(a.y, i) + load<T>(a.x, i));
 }
 
 }  // namespace palimpsest::ref

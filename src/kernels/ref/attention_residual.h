@@ -9,8 +9,10 @@ namespace palimpsest::ref {
 
 /// z_j of one token: the score of source j.
 template <class T>
-PALIMPSEST_HOST_DEVICE T depth_score(const AttentionResidualArgs& a, std::int64_t source, std::int64_t row) {
-  const std::int64_t width = a.y.size(1), at = source * a.sources.stride(0) + row * a.sources.stride(1);
+PALIMPSEST_HOST_DEVICE T depth_score(const AttentionResidualArgs& a, std::int64_t source,
+                                     std::int64_t row) {
+  const std::int64_t width = a.y.size(1),
+                     at = source * a.sources.stride(0) + row * a.sources.stride(1);
   T squares = 0, dot = 0;
   for (std::int64_t c = 0; c < width; ++c) {
     const T v = load<T>(a.sources, at + c);
@@ -26,7 +28,8 @@ PALIMPSEST_HOST_DEVICE void attention_residual(const AttentionResidualArgs& a) {
   const std::int64_t sources = a.sources.size(0), rows = a.y.size(0), width = a.y.size(1);
   for (std::int64_t t = 0; t < rows; ++t) {
     T largest = depth_score<T>(a, 0, t), total = 0;
-    for (std::int64_t j = 1; j < sources; ++j) largest = std::fmax(largest, depth_score<T>(a, j, t));
+    for (std::int64_t j = 1; j < sources; ++j)
+      largest = std::fmax(largest, depth_score<T>(a, j, t));
     for (std::int64_t j = 0; j < sources; ++j) total += std::exp(depth_score<T>(a, j, t) - largest);
     for (std::int64_t c = 0; c < width; ++c) store<T>(a.y, t * width + c, T{0});
     for (std::int64_t j = 0; j < sources; ++j) {

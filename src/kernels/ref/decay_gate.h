@@ -7,7 +7,8 @@
 
 namespace palimpsest::ref {
 
-/// DecayGateArgs: g = lower_bound * sigmoid(exp(A_log) * (f + dt_bias))  or  -exp(A_log) * softplus(f + dt_bias).
+/// DecayGateArgs: g = lower_bound * sigmoid(exp(A_log) * (f + dt_bias))  or  -exp(A_log) *
+/// softplus(f + dt_bias).
 template <class T>
 PALIMPSEST_HOST_DEVICE void decay_gate(const DecayGateArgs& a) {
   const std::int64_t rows = a.f.size(0), heads = a.f.size(1), width = a.f.size(2);

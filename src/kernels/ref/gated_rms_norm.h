@@ -20,7 +20,8 @@ PALIMPSEST_HOST_DEVICE void gated_rms_norm(const GatedRmsNormArgs& a) {
     const T inverse = 1 / std::sqrt(sum / static_cast<T>(width) + static_cast<T>(a.eps));
     for (std::int64_t c = 0; c < width; ++c) {
       const T gate = 1 / (1 + std::exp(-load<T>(a.gate, h * width + c)));
-      store<T>(a.y, h * width + c, load<T>(a.x, h * width + c) * inverse * load<T>(a.weight, c) * gate);
+      store<T>(a.y, h * width + c,
+               load<T>(a.x, h * width + c) * inverse * load<T>(a.weight, c) * gate);
     }
   }
 }

@@ -19,7 +19,8 @@ PALIMPSEST_HOST_DEVICE T glu(T gate, T up, const GluParams& params) {
 
 template <class T>
 PALIMPSEST_HOST_DEVICE void glu(const GluArgs& a) {
-  for (std::int64_t i = 0; i < a.y.numel(); ++i) store<T>(a.y, i, glu<T>(load<T>(a.gate, i), load<T>(a.up, i), a.params));
+  for (std::int64_t i = 0; i < a.y.numel(); ++i)
+    store<T>(a.y, i, glu<T>(load<T>(a.gate, i), load<T>(a.up, i), a.params));
 }
 
 }  // namespace palimpsest::ref

@@ -18,7 +18,8 @@ PALIMPSEST_HOST_DEVICE void l2_norm(const L2NormArgs& a) {
       sum += x * x;
     }
     const T factor = static_cast<T>(a.scale) / std::sqrt(sum + static_cast<T>(a.eps));
-    for (std::int64_t c = 0; c < width; ++c) store<T>(a.y, h * width + c, load<T>(a.x, h * width + c) * factor);
+    for (std::int64_t c = 0; c < width; ++c)
+      store<T>(a.y, h * width + c, load<T>(a.x, h * width + c) * factor);
   }
 }
 

@@ -7,12 +7,15 @@
 
 namespace palimpsest::ref {
 
-/// One token and one row v of a page (the K numbers that answer for one value channel); rows do not know each other:
+/// One token and one row v of a page (the K numbers that answer for one value channel); rows do not
+/// know each other:
 ///     s <- s * exp(g);   e = v - s.k (delta) or v;   s <- s + beta e k;   o = s.q
 template <class T>
-PALIMPSEST_HOST_DEVICE T page_row_step(const PageMemoryArgs& a, std::int64_t row, std::int64_t head, std::int64_t value_head,
-                                       std::int64_t v, std::int64_t page_row) {
-  const std::int64_t heads = a.q.size(1), width = a.q.size(2), value_heads = a.v.size(1), values = a.v.size(2);
+PALIMPSEST_HOST_DEVICE T page_row_step(const PageMemoryArgs& a, std::int64_t row, std::int64_t head,
+                                       std::int64_t value_head, std::int64_t v,
+                                       std::int64_t page_row) {
+  const std::int64_t heads = a.q.size(1), width = a.q.size(2), value_heads = a.v.size(1),
+                     values = a.v.size(2);
   const std::int64_t qk = (row * heads + head) * width, gate = row * value_heads + value_head;
   const T value = load<T>(a.v, gate * values + v);
   const T beta = a.beta.defined() ? load<T>(a.beta, gate) : T{1};
@@ -45,7 +48,8 @@ PALIMPSEST_HOST_DEVICE void page_memory(const PageMemoryArgs& a) {
     for (std::int64_t row = cu[n]; row < cu[n + 1]; ++row) {
       for (std::int64_t h = 0; h < value_heads; ++h) {
         for (std::int64_t v = 0; v < values; ++v) {
-          const std::int64_t page_row = slot * a.pages.stride(0) + h * a.pages.stride(1) + v * a.pages.stride(2);
+          const std::int64_t page_row =
+              slot * a.pages.stride(0) + h * a.pages.stride(1) + v * a.pages.stride(2);
           const T o = page_row_step<T>(a, row, h / (value_heads / heads), h, v, page_row);
           store<T>(a.o, (row * value_heads + h) * values + v, o);
         }

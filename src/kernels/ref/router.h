@@ -10,7 +10,8 @@ namespace palimpsest::ref {
 /// The score experts are picked by. A NaN logit ranks below every number.
 template <class T>
 PALIMPSEST_HOST_DEVICE T biased_score(const RouterArgs& a, std::int64_t row, std::int64_t expert) {
-  const T score = 1 / (1 + std::exp(-load<T>(a.logits, row * a.logits.size(1) + expert))) + load<T>(a.bias, expert);
+  const T score = 1 / (1 + std::exp(-load<T>(a.logits, row * a.logits.size(1) + expert))) +
+                  load<T>(a.bias, expert);
   return std::isnan(score) ? -static_cast<T>(INFINITY) : score;
 }
 
@@ -32,7 +33,8 @@ PALIMPSEST_HOST_DEVICE T group_score(const RouterArgs& a, std::int64_t row, std:
 }
 
 template <class T>
-PALIMPSEST_HOST_DEVICE bool group_allowed(const RouterArgs& a, std::int64_t row, std::int64_t group) {
+PALIMPSEST_HOST_DEVICE bool group_allowed(const RouterArgs& a, std::int64_t row,
+                                          std::int64_t group) {
   if (a.n_group <= a.topk_group) return true;
   const T mine = group_score<T>(a, row, group);
   std::int64_t better = 0;
@@ -43,10 +45,12 @@ PALIMPSEST_HOST_DEVICE bool group_allowed(const RouterArgs& a, std::int64_t row,
   return better < a.topk_group;
 }
 
-/// RouterArgs: sigmoid scores, the best top_k of the allowed groups by biased score (ties: lowest index), weights from unbiased scores.
+/// RouterArgs: sigmoid scores, the best top_k of the allowed groups by biased score (ties: lowest
+/// index), weights from unbiased scores.
 template <class T>
 PALIMPSEST_HOST_DEVICE void router(const RouterArgs& a) {
-  const std::int64_t rows = a.logits.size(0), experts = a.logits.size(1), group_size = experts / a.n_group;
+  const std::int64_t rows = a.logits.size(0), experts = a.logits.size(1),
+                     group_size = experts / a.n_group;
   for (std::int64_t t = 0; t < rows; ++t) {
     std::int32_t* ids = a.ids.as<std::int32_t>() + t * a.top_k;
     T sum = 0;
