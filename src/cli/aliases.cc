@@ -12,7 +12,8 @@ namespace {
 
 const Flag* find_flag(std::string_view name, Command command) {
   for (const Flag& flag : flag_table()) {
-    if (flag.belongs_to(command) && std::find(flag.names.begin(), flag.names.end(), name) != flag.names.end()) {
+    if (flag.belongs_to(command) &&
+        std::find(flag.names.begin(), flag.names.end(), name) != flag.names.end()) {
       return &flag;
     }
   }
@@ -35,11 +36,14 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
+bool is_letter(char c) {
+  return std::isalpha(static_cast<unsigned char>(c)) != 0;
+}
 
 /// "-ub" and "-ub=64", but not "-u", "--ubatch-size", "-5" or "-n5".
 bool looks_like_single_dash_name(std::string_view word) {
-  return word.size() > 2 && word[0] == '-' && is_letter(word[1]) && (is_letter(word[2]) || word[2] == '-');
+  return word.size() > 2 && word[0] == '-' && is_letter(word[1]) &&
+         (is_letter(word[2]) || word[2] == '-');
 }
 
 }  // namespace
@@ -63,7 +67,8 @@ std::string unknown_flag_text(std::string_view word, Command command) {
   return text;
 }
 
-std::vector<std::string> replace_single_dash_names(std::vector<std::string> arguments, Command command) {
+std::vector<std::string> replace_single_dash_names(std::vector<std::string> arguments,
+                                                   Command command) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     std::string& word = arguments[i];
     const std::size_t equals = word.find('=');

@@ -57,11 +57,14 @@ void AnswerWriter::finish(const ParsedMessage* message, bool end_line) {
   if (message && !options_.print_ids) {
     for (const ParsedToolCall& call : message->tool_calls) {
       const std::string name = nlohmann::json(call.name).dump();
-      show(fmt::format("{}{{\"name\":{},\"arguments\":{}}}\n", at_line_start_ ? "" : "\n", name, call.arguments));
+      show(fmt::format("{}{{\"name\":{},\"arguments\":{}}}\n", at_line_start_ ? "" : "\n", name,
+                       call.arguments));
     }
   }
-  // A file gets exactly what the model wrote; people, and readers of lists and of several answers, get whole lines.
-  if ((end_line || out_.interactive || options_.print_ids) && (!wrote_ || !at_line_start_)) print("\n");
+  // A file gets exactly what the model wrote; people, and readers of lists and of several answers,
+  // get whole lines.
+  if ((end_line || out_.interactive || options_.print_ids) && (!wrote_ || !at_line_start_))
+    print("\n");
   wrote_ = false;
   at_line_start_ = true;
 }

@@ -5,7 +5,8 @@
 
 namespace palimpsest::cli {
 
-/// The tools of a JSON file: a list of tools in OpenAI's form, or an object with such a list as "tools". Errors name the file.
+/// The tools of a JSON file: a list of tools in OpenAI's form, or an object with such a list as
+/// "tools". Errors name the file.
 std::vector<ToolDefinition> read_tools(const std::string& path);
 
 /// Puts --tools and --reasoning-effort, where given, over what the conversation says.

@@ -37,7 +37,8 @@ Json to_json(const Flag& flag) {
 std::string dump_flags() {
   Json json;
   for (const CommandInfo& command : command_table()) {
-    json["commands"].push_back({{"name", command.name}, {"summary", command.summary}, {"examples", command.examples}});
+    json["commands"].push_back(
+        {{"name", command.name}, {"summary", command.summary}, {"examples", command.examples}});
   }
   for (const Flag& flag : flag_table()) json["flags"].push_back(to_json(flag));
   return json.dump(1) + "\n";

@@ -30,7 +30,8 @@ double negative_log_likelihood(const float* logits, std::int64_t vocab, std::int
 }
 
 /// Runs one window from an empty state and scores all its ids but the first.
-Score score_window(Session& session, std::span<const std::int32_t> ids, const Interruptible& interrupt) {
+Score score_window(Session& session, std::span<const std::int32_t> ids,
+                   const Interruptible& interrupt) {
   const std::int64_t vocab = session.model().config().vocab_size;
   Score score;
   session.reset();
@@ -73,22 +74,24 @@ void print_result(const Result& result, bool json) {
     print(out.dump(1) + "\n");
     return;
   }
-  print(fmt::format("nats per token  {:.4f}\nperplexity      {:.3f}\nbits per byte   {:.4f}\n", result.mean(),
-                    std::exp(result.mean()), result.bits_per_byte()));
+  print(fmt::format("nats per token  {:.4f}\nperplexity      {:.3f}\nbits per byte   {:.4f}\n",
+                    result.mean(), std::exp(result.mean()), result.bits_per_byte()));
 }
 
 /// The ids to score, cut to --tokens.
-std::vector<std::int32_t> text_ids(const Options& options, const Tokenizer& tokenizer, std::string_view text) {
+std::vector<std::int32_t> text_ids(const Options& options, const Tokenizer& tokenizer,
+                                   std::string_view text) {
   std::vector<std::int32_t> ids = tokenizer.encode(text);
   if (options.tokens) {
     if (*options.tokens > static_cast<std::int64_t>(ids.size())) {
-      throw make_error(ErrorCode::kInvalidRequest, "--tokens is {}, but the text has {} tokens", *options.tokens,
-                       ids.size());
+      throw make_error(ErrorCode::kInvalidRequest, "--tokens is {}, but the text has {} tokens",
+                       *options.tokens, ids.size());
     }
     ids.resize(static_cast<std::size_t>(*options.tokens));
   }
   if (ids.size() < 2) {
-    throw make_error(ErrorCode::kInvalidRequest, "the text has {} token(s), scoring needs at least 2", ids.size());
+    throw make_error(ErrorCode::kInvalidRequest,
+                     "the text has {} token(s), scoring needs at least 2", ids.size());
   }
   return ids;
 }
@@ -98,17 +101,21 @@ std::vector<std::int32_t> text_ids(const Options& options, const Tokenizer& toke
 int eval(const Options& options) {
   const std::string text = text_argument(options, "text");
   const std::shared_ptr<const Model> model = load_model(options);
-  const Tokenizer tokenizer = require_tokenizer(model_folder(options.model), model->config().vocab_size, "");
+  const Tokenizer tokenizer =
+      require_tokenizer(model_folder(options.model), model->config().vocab_size, "");
   const std::vector<std::int32_t> ids = text_ids(options, tokenizer, text);
 
   Result result;
   result.tokens = static_cast<std::int64_t>(ids.size());
   result.bytes = static_cast<std::int64_t>(tokenizer.decode(ids).size());
-  result.window = options.ctx_size > 0 ? options.ctx_size
-                                       : std::min(kDefaultWindow, model->config().max_position_embeddings);
+  result.window = options.ctx_size > 0
+                      ? options.ctx_size
+                      : std::min(kDefaultWindow, model->config().max_position_embeddings);
   const std::int64_t room = result.window - (options.bos ? 1 : 0);  // ids of the text in a window
-  if (result.window < 2) throw make_error(ErrorCode::kUsage, "a window of {} has nothing to score", result.window);
-  if (options.bos && !tokenizer.bos()) throw make_error(ErrorCode::kUnsupported, "--bos: this model has no [BOS]");
+  if (result.window < 2)
+    throw make_error(ErrorCode::kUsage, "a window of {} has nothing to score", result.window);
+  if (options.bos && !tokenizer.bos())
+    throw make_error(ErrorCode::kUnsupported, "--bos: this model has no [BOS]");
 
   SessionOptions session_choice = session_options(options);
   session_choice.context = result.window;

@@ -11,18 +11,21 @@
 
 namespace palimpsest::cli {
 
-/// One flag, as every subcommand that takes it knows it: parser, help, man page and completions are made from this table.
+/// One flag, as every subcommand that takes it knows it: parser, help, man page and completions are
+/// made from this table.
 struct Flag {
-  using Target = std::variant<bool Options::*, std::int64_t Options::*, std::string Options::*,
-                              std::optional<std::int64_t> Options::*, std::optional<double> Options::*,
-                              std::optional<std::string> Options::*>;
+  using Target =
+      std::variant<bool Options::*, std::int64_t Options::*, std::string Options::*,
+                   std::optional<std::int64_t> Options::*, std::optional<double> Options::*,
+                   std::optional<std::string> Options::*>;
 
-  std::vector<std::string_view> names;  ///< "-n", "--predict", ...; the first "--" name is the flag's name in errors
-  std::string_view value;               ///< what stands for its value in help; empty for a switch
+  std::vector<std::string_view>
+      names;  ///< "-n", "--predict", ...; the first "--" name is the flag's name in errors
+  std::string_view value;  ///< what stands for its value in help; empty for a switch
   Target target;
   std::string_view help;
-  std::string_view default_text;  ///< empty: nothing to say
-  double min = 0, max = 0;        ///< of numbers, both included
+  std::string_view default_text;          ///< empty: nothing to say
+  double min = 0, max = 0;                ///< of numbers, both included
   std::vector<std::string_view> choices;  ///< of strings; empty: any
   std::vector<Command> commands;
   bool required = false;
@@ -43,8 +46,8 @@ struct CommandInfo {
 std::span<const CommandInfo> command_table();
 const CommandInfo& info(Command command);
 
-/// Stores the text of a flag's value (nothing for a switch). Throws Error{kUsage} naming the flag, the value and what it may
-/// be.
+/// Stores the text of a flag's value (nothing for a switch). Throws Error{kUsage} naming the flag,
+/// the value and what it may be.
 void set_flag(const Flag& flag, Options& options, std::string_view text);
 
 /// Commands and flags as JSON, for man page and completions.

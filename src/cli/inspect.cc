@@ -22,7 +22,8 @@ struct Facts {
   Census census;
   std::size_t files = 0;
   std::uint64_t file_bytes = 0;
-  std::map<std::string, std::pair<std::int64_t, std::uint64_t>> by_type;  ///< type as stored: tensors, bytes
+  std::map<std::string, std::pair<std::int64_t, std::uint64_t>>
+      by_type;  ///< type as stored: tensors, bytes
   StateSpec state;
   std::int64_t kv_cache_per_token = 0;
 };
@@ -82,25 +83,29 @@ std::string layers_text(const ModelConfig& config) {
   report::Table table({{"layer", report::Align::kRight}, {"mixer"}, {"ffn"}, {"residual"}});
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     const LayerSpec& layer = config.layers[i];
-    table.add_row({fmt::format("{}", i), std::string(mixer_name(layer.mixer)), std::string(ffn_name(layer.ffn)),
-                   std::string(residual_name(layer.residual))});
+    table.add_row({fmt::format("{}", i), std::string(mixer_name(layer.mixer)),
+                   std::string(ffn_name(layer.ffn)), std::string(residual_name(layer.residual))});
   }
   return table.to_string(2);
 }
 
 std::string tensors_text(const Facts& facts) {
   using report::Align;
-  report::Table table({{"type"}, {"tensors", Align::kRight}, {"bytes", Align::kRight}, {"", Align::kRight}});
+  report::Table table(
+      {{"type"}, {"tensors", Align::kRight}, {"bytes", Align::kRight}, {"", Align::kRight}});
   for (const auto& [type, amount] : facts.by_type) {
     const auto bytes = static_cast<std::int64_t>(amount.second);
-    table.add_row({type, report::format_grouped(amount.first), report::format_grouped(bytes), report::format_bytes(bytes)});
+    table.add_row({type, report::format_grouped(amount.first), report::format_grouped(bytes),
+                   report::format_bytes(bytes)});
   }
   return table.to_string(2);
 }
 
 std::string state_text(const Facts& facts) {
   report::Table table({{""}, {"", report::Align::kRight}});
-  const auto row = [&](const char* name, std::int64_t bytes) { table.add_row({name, report::format_bytes(bytes)}); };
+  const auto row = [&](const char* name, std::int64_t bytes) {
+    table.add_row({name, report::format_bytes(bytes)});
+  };
   row("pages of a sequence, whatever its length", facts.state.bytes_per_sequence());
   row("latent list, each token (bf16)", facts.state.bytes_per_token());
   row("for comparison: a KV cache of all layers, each token", facts.kv_cache_per_token);
@@ -112,13 +117,16 @@ std::string to_text(const Facts& facts) {
   std::string text = to_string(facts.config);
   if (!text.ends_with('\n')) text += '\n';
   text += "\nlayers\n" + layers_text(facts.config);
-  text += fmt::format("\nparameters\n  total   {:>20}  {}\n  active  {:>20}  {}\n  experts {:>20}  {}\n",
-                      report::format_grouped(parameters.total), report::format_count(parameters.total),
-                      report::format_grouped(parameters.active), report::format_count(parameters.active),
-                      report::format_grouped(parameters.routed_experts), report::format_count(parameters.routed_experts));
-  text += fmt::format("\ntensors: {} in {} file(s), {}\n",
-                      report::format_grouped(facts.census.text_tensors + facts.census.vision_tensors), facts.files,
-                      report::format_bytes(static_cast<std::int64_t>(facts.file_bytes)));
+  text += fmt::format(
+      "\nparameters\n  total   {:>20}  {}\n  active  {:>20}  {}\n  experts {:>20}  {}\n",
+      report::format_grouped(parameters.total), report::format_count(parameters.total),
+      report::format_grouped(parameters.active), report::format_count(parameters.active),
+      report::format_grouped(parameters.routed_experts),
+      report::format_count(parameters.routed_experts));
+  text +=
+      fmt::format("\ntensors: {} in {} file(s), {}\n",
+                  report::format_grouped(facts.census.text_tensors + facts.census.vision_tensors),
+                  facts.files, report::format_bytes(static_cast<std::int64_t>(facts.file_bytes)));
   text += tensors_text(facts);
   if (facts.census.vision_tensors > 0) {
     text += fmt::format("  {} tensors ({}) of the vision tower are not used by the text model\n",

@@ -13,7 +13,9 @@ std::atomic<bool> g_cancelled{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_interrupt(int) {
-  if (g_armed.load(std::memory_order_relaxed) && !g_cancelled.exchange(true, std::memory_order_relaxed)) return;
+  if (g_armed.load(std::memory_order_relaxed) &&
+      !g_cancelled.exchange(true, std::memory_order_relaxed))
+    return;
   // Ends a half-written line; nothing to do if it fails.
   if (write(STDERR_FILENO, "\n", 1) < 0) _exit(kInterruptedExit);
   _exit(kInterruptedExit);
@@ -26,9 +28,13 @@ Interruptible::Interruptible() {
   g_armed.store(true, std::memory_order_relaxed);
 }
 
-Interruptible::~Interruptible() { g_armed.store(false, std::memory_order_relaxed); }
+Interruptible::~Interruptible() {
+  g_armed.store(false, std::memory_order_relaxed);
+}
 
-const std::atomic<bool>& Interruptible::flag() const { return g_cancelled; }
+const std::atomic<bool>& Interruptible::flag() const {
+  return g_cancelled;
+}
 
 void install_interrupt_handler() {
   struct sigaction action {};

@@ -4,8 +4,9 @@
 
 namespace palimpsest::cli {
 
-/// What Ctrl-C does. While an Interruptible lives, the first SIGINT sets cancelled() and the work ends where it can; a second
-/// one leaves the process with code 130. Outside of any, the first leaves. One at a time.
+/// What Ctrl-C does. While an Interruptible lives, the first SIGINT sets cancelled() and the work
+/// ends where it can; a second one leaves the process with code 130. Outside of any, the first
+/// leaves. One at a time.
 class Interruptible {
  public:
   Interruptible();

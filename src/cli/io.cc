@@ -25,7 +25,8 @@ void print(std::string_view text) {
 std::string read_input(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) throw make_error(ErrorCode::kIo, "{}: is a folder", path);
+  if (std::filesystem::is_directory(path, error))
+    throw make_error(ErrorCode::kIo, "{}: is a folder", path);
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) throw make_error(ErrorCode::kIo, "{}: {}", path, std::strerror(errno));
@@ -35,11 +36,14 @@ std::string read_input(const std::string& path) {
 }
 
 std::string text_argument(const Options& options, std::string_view what) {
-  if (options.prompt && options.file) throw make_error(ErrorCode::kUsage, "give the {} by -p or by -f, not by both", what);
-  if (!options.prompt && !options.file) throw make_error(ErrorCode::kUsage, "no {}: give one by -p TEXT or -f FILE", what);
+  if (options.prompt && options.file)
+    throw make_error(ErrorCode::kUsage, "give the {} by -p or by -f, not by both", what);
+  if (!options.prompt && !options.file)
+    throw make_error(ErrorCode::kUsage, "no {}: give one by -p TEXT or -f FILE", what);
   std::string text = options.prompt ? *options.prompt : read_input(*options.file);
   if (text.empty()) {
-    throw make_error(ErrorCode::kUsage, "the {} is empty{}", what, options.file ? " (" + *options.file + ")" : "");
+    throw make_error(ErrorCode::kUsage, "the {} is empty{}", what,
+                     options.file ? " (" + *options.file + ")" : "");
   }
   return text;
 }
@@ -54,7 +58,8 @@ std::vector<std::int32_t> parse_id_list(std::string_view text) {
     std::int32_t id = 0;
     const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc{} || stop != word.data() + word.size() || id < 0) {
-      throw make_error(ErrorCode::kUsage, "--ids: '{}' (number {}) is not a token id", word, ids.size() + 1);
+      throw make_error(ErrorCode::kUsage, "--ids: '{}' (number {}) is not a token id", word,
+                       ids.size() + 1);
     }
     ids.push_back(id);
     at = end;
@@ -79,7 +84,8 @@ std::vector<std::vector<std::int32_t>> read_id_lists(const std::string& path) {
     std::vector<std::int32_t>& ids = lists.emplace_back();
     for (const json& id : entry) {
       if (!id.is_number_integer() || id.get<double>() < 0 || id.get<double>() > INT32_MAX) {
-        throw fail_at(fmt::format("{}[{}]", where, ids.size()), ": expected a token id, found " + id.dump());
+        throw fail_at(fmt::format("{}[{}]", where, ids.size()),
+                      ": expected a token id, found " + id.dump());
       }
       ids.push_back(id.get<std::int32_t>());
     }
@@ -87,7 +93,9 @@ std::vector<std::vector<std::int32_t>> read_id_lists(const std::string& path) {
   return lists;
 }
 
-std::string format_ids(const std::vector<std::int32_t>& ids) { return fmt::format("{}", fmt::join(ids, ",")); }
+std::string format_ids(const std::vector<std::int32_t>& ids) {
+  return fmt::format("{}", fmt::join(ids, ","));
+}
 
 void require_writable(const std::filesystem::path& path) {
   std::error_code error;
@@ -96,11 +104,12 @@ void require_writable(const std::filesystem::path& path) {
   }
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   if (!std::filesystem::is_directory(folder, error)) {
-    throw make_error(ErrorCode::kIo, "{}: cannot be written: there is no folder {}", path.string(), folder.string());
+    throw make_error(ErrorCode::kIo, "{}: cannot be written: there is no folder {}", path.string(),
+                     folder.string());
   }
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    throw make_error(ErrorCode::kIo, "{}: cannot be written: {}: {}", path.string(), folder.string(),
-                     std::strerror(errno));
+    throw make_error(ErrorCode::kIo, "{}: cannot be written: {}: {}", path.string(),
+                     folder.string(), std::strerror(errno));
   }
 }
 

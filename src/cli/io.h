@@ -12,17 +12,19 @@
 
 namespace palimpsest::cli {
 
-/// Writes to standard output at once. Throws Error{kIo} when that fails (a full disk; a closed pipe ends the process first).
+/// Writes to standard output at once. Throws Error{kIo} when that fails (a full disk; a closed pipe
+/// ends the process first).
 void print(std::string_view text);
 
 /// A whole file, or standard input for "-". Throws Error{kIo}.
 std::string read_input(const std::string& path);
 
-/// The text of -p or -f, checked to be one of them. `what` names it in errors ("prompt"). Throws Error{kUsage} when there is
-/// none, both or an empty one.
+/// The text of -p or -f, checked to be one of them. `what` names it in errors ("prompt"). Throws
+/// Error{kUsage} when there is none, both or an empty one.
 std::string text_argument(const Options& options, std::string_view what);
 
-/// "1,2,3" (commas or blanks between). Throws Error{kUsage} naming the part that is not an id, and for an empty list.
+/// "1,2,3" (commas or blanks between). Throws Error{kUsage} naming the part that is not an id, and
+/// for an empty list.
 std::vector<std::int32_t> parse_id_list(std::string_view text);
 
 /// A JSON file with a list of id lists. Throws Error{kInvalidFile} naming file and place.
@@ -30,7 +32,8 @@ std::vector<std::vector<std::int32_t>> read_id_lists(const std::string& path);
 
 std::string format_ids(const std::vector<std::int32_t>& ids);
 
-/// Throws Error{kIo} when a file of this name could not be created, without creating it. To be called before work begins.
+/// Throws Error{kIo} when a file of this name could not be created, without creating it. To be
+/// called before work begins.
 void require_writable(const std::filesystem::path& path);
 
 }  // namespace palimpsest::cli

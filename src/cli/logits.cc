@@ -36,10 +36,12 @@ class HiddenStates : public Observer {
   std::vector<std::vector<float>> rows_;
 };
 
-/// After the embedding, after every layer, and the output mix of models with Attention Residuals (model/observer.h).
+/// After the embedding, after every layer, and the output mix of models with Attention Residuals
+/// (model/observer.h).
 std::int64_t hidden_states_of(const ModelConfig& config) {
-  const bool mixes = std::any_of(config.layers.begin(), config.layers.end(),
-                                 [](const LayerSpec& layer) { return layer.residual == Residual::kBlockAttention; });
+  const bool mixes = std::any_of(
+      config.layers.begin(), config.layers.end(),
+      [](const LayerSpec& layer) { return layer.residual == Residual::kBlockAttention; });
   return config.num_layers() + (mixes ? 2 : 1);
 }
 
@@ -47,7 +49,8 @@ using IdLists = std::vector<std::vector<std::int32_t>>;
 
 IdLists read_lists(const Options& options) {
   if (options.ids.has_value() == options.ids_file.has_value()) {
-    throw make_error(ErrorCode::kUsage, "give token ids either by --ids LIST or by --ids-file FILE");
+    throw make_error(ErrorCode::kUsage,
+                     "give token ids either by --ids LIST or by --ids-file FILE");
   }
   return options.ids ? IdLists{parse_id_list(*options.ids)} : read_id_lists(*options.ids_file);
 }
@@ -57,24 +60,28 @@ void check_lists(const IdLists& lists, const Session& session) {
   const std::int64_t vocab = session.model().config().vocab_size;
   for (std::size_t i = 0; i < lists.size(); ++i) {
     if (static_cast<std::int64_t>(lists[i].size()) > session.context()) {
-      throw make_error(ErrorCode::kInvalidRequest, "list {} has {} ids, but the context holds {}", i, lists[i].size(),
-                       session.context());
+      throw make_error(ErrorCode::kInvalidRequest, "list {} has {} ids, but the context holds {}",
+                       i, lists[i].size(), session.context());
     }
     for (const std::int32_t id : lists[i]) {
       if (id >= vocab) {
-        throw make_error(ErrorCode::kInvalidRequest, "list {}: token id {} is outside the vocabulary of {}", i, id, vocab);
+        throw make_error(ErrorCode::kInvalidRequest,
+                         "list {}: token id {} is outside the vocabulary of {}", i, id, vocab);
       }
     }
   }
 }
 
-std::vector<formats::SafetensorsWriter::Item> layout(const IdLists& lists, const ModelConfig& config, bool hidden) {
+std::vector<formats::SafetensorsWriter::Item> layout(const IdLists& lists,
+                                                     const ModelConfig& config, bool hidden) {
   std::vector<formats::SafetensorsWriter::Item> items;
   for (std::size_t i = 0; i < lists.size(); ++i) {
     const auto length = static_cast<std::int64_t>(lists[i].size());
     items.push_back({fmt::format("logits.{}", i), DType::kF32, {length, config.vocab_size}});
     if (hidden) {
-      items.push_back({fmt::format("hidden.{}", i), DType::kF32, {hidden_states_of(config), length, config.hidden_size}});
+      items.push_back({fmt::format("hidden.{}", i),
+                       DType::kF32,
+                       {hidden_states_of(config), length, config.hidden_size}});
     }
   }
   return items;
@@ -90,7 +97,8 @@ int logits(const Options& options) {
   std::size_t longest = 0, total = 0, done = 0;
   for (const auto& ids : lists) longest = std::max(longest, ids.size()), total += ids.size();
   SessionOptions session_choice = session_options(options);
-  session_choice.context = std::min(static_cast<std::int64_t>(longest), config.max_position_embeddings);
+  session_choice.context =
+      std::min(static_cast<std::int64_t>(longest), config.max_position_embeddings);
   Session session(model, session_choice);
   check_lists(lists, session);
 
@@ -99,12 +107,15 @@ int logits(const Options& options) {
   Interruptible interrupt;
   report::ProgressBar bar({.title = "computing"}, stderr, report::inspect_terminal(stderr));
   formats::SafetensorsWriter writer(*options.output, layout(lists, config, options.hidden));
-  const auto append = [&](const float* values, std::size_t count) { writer.append(std::as_bytes(std::span(values, count))); };
+  const auto append = [&](const float* values, std::size_t count) {
+    writer.append(std::as_bytes(std::span(values, count)));
+  };
   for (const auto& ids : lists) {
     session.reset();
     hidden.clear();
     session.score(ids, [&](std::int64_t first, std::int64_t rows, const float* values) {
-      if (interrupt.cancelled()) throw Error(ErrorCode::kCancelled, "interrupted; nothing was written");
+      if (interrupt.cancelled())
+        throw Error(ErrorCode::kCancelled, "interrupted; nothing was written");
       append(values, static_cast<std::size_t>(rows * config.vocab_size));
       bar.update(static_cast<std::int64_t>(done) + first + rows, static_cast<std::int64_t>(total));
     });

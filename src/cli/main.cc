@@ -16,13 +16,20 @@ namespace {
 
 int dispatch(const Options& options) {
   switch (options.command) {
-    case Command::kRun: return run(options);
-    case Command::kRecall: return recall(options);
-    case Command::kInspect: return inspect(options);
-    case Command::kLogits: return logits(options);
-    case Command::kEval: return eval(options);
-    case Command::kTokenize: return tokenize(options);
-    case Command::kRender: return render(options);
+    case Command::kRun:
+      return run(options);
+    case Command::kRecall:
+      return recall(options);
+    case Command::kInspect:
+      return inspect(options);
+    case Command::kLogits:
+      return logits(options);
+    case Command::kEval:
+      return eval(options);
+    case Command::kTokenize:
+      return tokenize(options);
+    case Command::kRender:
+      return render(options);
   }
   return 1;
 }

@@ -9,8 +9,8 @@ namespace palimpsest::cli {
 enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender };
 inline constexpr int kCommands = 7;
 
-/// What the command line asked for. Optional members were not given; then a command, or the model's own
-/// generation_config.json, decides.
+/// What the command line asked for. Optional members were not given; then a command, or the model's
+/// own generation_config.json, decides.
 struct Options {
   Command command = Command::kRun;
 

@@ -32,11 +32,13 @@ std::string help_text(const Flag& flag) {
 
 void add_flag(CLI::App& app, const Flag& flag, Options& options) {
   if (flag.is_switch()) {
-    app.add_flag_callback(parser_names(flag), [&flag, &options] { set_flag(flag, options, {}); }, help_text(flag));
+    app.add_flag_callback(
+        parser_names(flag), [&flag, &options] { set_flag(flag, options, {}); }, help_text(flag));
     return;
   }
   app.add_option_function<std::string>(
-         parser_names(flag), [&flag, &options](const std::string& text) { set_flag(flag, options, text); },
+         parser_names(flag),
+         [&flag, &options](const std::string& text) { set_flag(flag, options, text); },
          help_text(flag))
       ->type_name(std::string(flag.value))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -44,7 +46,8 @@ void add_flag(CLI::App& app, const Flag& flag, Options& options) {
 
 std::string examples_text(const CommandInfo& command) {
   std::string text = "Examples:\n  " + std::string(command.examples);
-  for (std::size_t at = text.find('\n', 10); at != std::string::npos; at = text.find('\n', at + 3)) {
+  for (std::size_t at = text.find('\n', 10); at != std::string::npos;
+       at = text.find('\n', at + 3)) {
     text.insert(at + 1, 2, ' ');
   }
   return text;
@@ -52,13 +55,15 @@ std::string examples_text(const CommandInfo& command) {
 
 std::string overview() {
   std::string text =
-      "palimpsest runs language models whose layers keep a page of fixed size instead of a growing list.\n\n"
+      "palimpsest runs language models whose layers keep a page of fixed size instead of a growing "
+      "list.\n\n"
       "Usage: palimpsest COMMAND [FLAGS]\n\nCommands:\n";
   for (const CommandInfo& command : command_table()) {
     text += fmt::format("  {:<10} {}\n", command.name, command.summary);
   }
   text +=
-      "\n'palimpsest COMMAND --help' lists the flags of a command, with examples. 'palimpsest --version' prints the version.\n"
+      "\n'palimpsest COMMAND --help' lists the flags of a command, with examples. 'palimpsest "
+      "--version' prints the version.\n"
       "Standard output carries the result alone, standard error everything else.\n"
       "Exit codes: 0 success, 1 failure, 2 wrong use, 130 interrupted.\n\nExamples:\n";
   for (const CommandInfo& command : command_table()) {
@@ -69,12 +74,15 @@ std::string overview() {
 
 const CommandInfo& find_command(std::string_view name) {
   const auto table = command_table();
-  const auto found = std::find_if(table.begin(), table.end(), [&](const CommandInfo& c) { return c.name == name; });
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [&](const CommandInfo& c) { return c.name == name; });
   if (found != table.end()) return *found;
   std::string names;
-  for (const CommandInfo& command : table) names += (names.empty() ? "" : ", ") + std::string(command.name);
+  for (const CommandInfo& command : table)
+    names += (names.empty() ? "" : ", ") + std::string(command.name);
   if (name.starts_with("-")) {
-    throw make_error(ErrorCode::kUsage, "a command comes first, found '{}' (commands: {})", name, names);
+    throw make_error(ErrorCode::kUsage, "a command comes first, found '{}' (commands: {})", name,
+                     names);
   }
   throw make_error(ErrorCode::kUsage, "unknown command '{}' (commands: {})", name, names);
 }
@@ -82,11 +90,13 @@ const CommandInfo& find_command(std::string_view name) {
 void check_required(Command command, const Options& options) {
   for (const Flag& flag : flag_table()) {
     if (!flag.required || !flag.belongs_to(command)) continue;
-    const bool given = std::holds_alternative<std::string Options::*>(flag.target)
-                           ? !(options.*std::get<std::string Options::*>(flag.target)).empty()
-                           : (options.*std::get<std::optional<std::string> Options::*>(flag.target)).has_value();
+    const bool given =
+        std::holds_alternative<std::string Options::*>(flag.target)
+            ? !(options.*std::get<std::string Options::*>(flag.target)).empty()
+            : (options.*std::get<std::optional<std::string> Options::*>(flag.target)).has_value();
     if (!given) {
-      throw make_error(ErrorCode::kUsage, "'palimpsest {}' needs {} {}", info(command).name, flag.names[0], flag.value);
+      throw make_error(ErrorCode::kUsage, "'palimpsest {}' needs {} {}", info(command).name,
+                       flag.names[0], flag.value);
     }
   }
 }
@@ -97,7 +107,8 @@ std::variant<Options, Message> parse_command_line(std::vector<std::string> argum
   if (arguments.empty()) throw make_error(ErrorCode::kUsage, "no command; see 'palimpsest --help'");
   const std::string first = arguments[0];
   if (first == "-h" || first == "--help" || first == "help") return Message{overview()};
-  if (first == "--version" || first == "version") return Message{"palimpsest " PALIMPSEST_VERSION "\n"};
+  if (first == "--version" || first == "version")
+    return Message{"palimpsest " PALIMPSEST_VERSION "\n"};
   if (first == "--dump-flags") return Message{dump_flags()};
   const CommandInfo& command = find_command(first);
   arguments.erase(arguments.begin());
@@ -106,7 +117,8 @@ std::variant<Options, Message> parse_command_line(std::vector<std::string> argum
   Options options;
   options.command = command.command;
   CLI::App app(std::string(command.summary), "palimpsest " + std::string(command.name));
-  app.set_version_flag("--version", "palimpsest " PALIMPSEST_VERSION, "print the version and leave");
+  app.set_version_flag("--version", "palimpsest " PALIMPSEST_VERSION,
+                       "print the version and leave");
   app.set_help_flag("-h,--help", "print this text and leave");
   app.get_formatter()->column_width(36);
   app.footer(examples_text(command));
@@ -123,8 +135,10 @@ std::variant<Options, Message> parse_command_line(std::vector<std::string> argum
     return Message{"palimpsest " PALIMPSEST_VERSION "\n"};
   } catch (const CLI::ExtrasError&) {
     const std::string extra = app.remaining().empty() ? "" : app.remaining().front();
-    if (extra.starts_with("-")) throw Error(ErrorCode::kUsage, unknown_flag_text(extra, command.command));
-    throw make_error(ErrorCode::kUsage, "'palimpsest {}' does not know what to do with '{}'", command.name, extra);
+    if (extra.starts_with("-"))
+      throw Error(ErrorCode::kUsage, unknown_flag_text(extra, command.command));
+    throw make_error(ErrorCode::kUsage, "'palimpsest {}' does not know what to do with '{}'",
+                     command.name, extra);
   } catch (const CLI::ParseError& error) {
     throw Error(ErrorCode::kUsage, error.what());
   }

@@ -13,8 +13,8 @@ struct Message {
   std::string text;
 };
 
-/// Reads the arguments after the program's name. Returns options, or the text that --help, --version or --dump-flags ask for.
-/// Throws Error{kUsage}.
+/// Reads the arguments after the program's name. Returns options, or the text that --help,
+/// --version or --dump-flags ask for. Throws Error{kUsage}.
 std::variant<Options, Message> parse_command_line(std::vector<std::string> arguments);
 
 }  // namespace palimpsest::cli

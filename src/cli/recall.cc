@@ -54,10 +54,12 @@ class Filler {
 
 /// Five digits, different for different `which`.
 std::string password(std::uint64_t seed, std::uint64_t which) {
-  return fmt::format("{}", 10000 + 45000 * which + static_cast<std::uint64_t>(45000 * base::uniform(seed, which, 0)));
+  return fmt::format("{}", 10000 + 45000 * which +
+                               static_cast<std::uint64_t>(45000 * base::uniform(seed, which, 0)));
 }
 
-Story make_story(const Tokenizer& tokenizer, std::string_view filler_text, std::int64_t tokens, std::uint64_t seed) {
+Story make_story(const Tokenizer& tokenizer, std::string_view filler_text, std::int64_t tokens,
+                 std::uint64_t seed) {
   Story story;
   const bool swap = base::uniform(seed, 2, 0) < 0.5;
   story.told = password(seed, swap ? 1 : 0);
@@ -68,7 +70,9 @@ Story make_story(const Tokenizer& tokenizer, std::string_view filler_text, std::
   const auto fixed = static_cast<std::int64_t>(fact.size() + new_fact.size() + question.size());
   const std::int64_t room = std::max<std::int64_t>(tokens - fixed, 0);
   Filler filler(tokenizer.encode(filler_text));
-  const auto add = [&story](const std::vector<std::int32_t>& ids) { story.ids.insert(story.ids.end(), ids.begin(), ids.end()); };
+  const auto add = [&story](const std::vector<std::int32_t>& ids) {
+    story.ids.insert(story.ids.end(), ids.begin(), ids.end());
+  };
   filler.append(room / 20, story.ids);
   story.told_at = static_cast<std::int64_t>(story.ids.size());
   add(fact);
@@ -87,7 +91,8 @@ std::string read_filler(const Options& options, const std::filesystem::path& fol
     path = (folder / "filler.txt").string();
     std::error_code error;
     if (!std::filesystem::exists(path, error)) {
-      throw make_error(ErrorCode::kUsage, "no filler: give a text by -f FILE ({} does not exist)", path);
+      throw make_error(ErrorCode::kUsage, "no filler: give a text by -f FILE ({} does not exist)",
+                       path);
     }
   }
   std::string text = read_input(path);
@@ -101,8 +106,8 @@ struct Answer {
 };
 
 /// Greedy: what the model itself holds most likely.
-Answer ask(Session& session, const Tokenizer& tokenizer, const Story& story, const Interruptible& interrupt,
-           GenerateResult& result) {
+Answer ask(Session& session, const Tokenizer& tokenizer, const Story& story,
+           const Interruptible& interrupt, GenerateResult& result) {
   Sampler sampler({.temperature = 0}, session.model().config().vocab_size);
   report::ProgressBar bar({.title = "reading the story"}, stderr, report::inspect_terminal(stderr));
   GenerateOptions options;
@@ -128,29 +133,41 @@ Answer ask(Session& session, const Tokenizer& tokenizer, const Story& story, con
 }
 
 std::string_view verdict(const Answer& answer) {
-  return answer.newest ? "the newest value" : answer.outdated ? "the OLD value, which was overwritten" : "NOT a value that it was told";
+  return answer.newest     ? "the newest value"
+         : answer.outdated ? "the OLD value, which was overwritten"
+                           : "NOT a value that it was told";
 }
 
 struct Bytes {
   std::int64_t pages, list, kv_cache;
 };
 
-std::string report_text(const Story& story, const Answer& answer, const GenerateResult& result, const Bytes& bytes, int width) {
-  const auto at = [](std::int64_t token) { return fmt::format("token {}", report::format_grouped(token)); };
+std::string report_text(const Story& story, const Answer& answer, const GenerateResult& result,
+                        const Bytes& bytes, int width) {
+  const auto at = [](std::int64_t token) {
+    return fmt::format("token {}", report::format_grouped(token));
+  };
   report::Table table({{""}, {""}, {"", report::Align::kRight}});
-  table.add_row({"told", fmt::format("The password of Alder House is {}.", story.told), at(story.told_at)});
-  table.add_row({"overwritten", fmt::format("The password of Alder House is now {}.", story.overwritten), at(story.overwritten_at)});
-  table.add_row({"asked", "Q: What is the password of Alder House? A:", at(static_cast<std::int64_t>(story.ids.size()))});
+  table.add_row(
+      {"told", fmt::format("The password of Alder House is {}.", story.told), at(story.told_at)});
+  table.add_row({"overwritten",
+                 fmt::format("The password of Alder House is now {}.", story.overwritten),
+                 at(story.overwritten_at)});
+  table.add_row({"asked", "Q: What is the password of Alder House? A:",
+                 at(static_cast<std::int64_t>(story.ids.size()))});
   table.add_row({"answered", fmt::format("{}   ({})", answer.text, verdict(answer))});
   std::string text = table.to_string();
-  if (story.filler_rounds > 1) text += fmt::format("(the filler is shorter than that and was used {} times)\n", story.filler_rounds);
+  if (story.filler_rounds > 1)
+    text += fmt::format("(the filler is shorter than that and was used {} times)\n",
+                        story.filler_rounds);
   text += fmt::format("\nread at {} tokens/s; memory of the {} tokens:\n",
                       report::format_rate(result.computed_tokens, result.prefill_seconds),
                       report::format_grouped(static_cast<std::int64_t>(story.ids.size())));
   const auto row = [](const char* label, std::int64_t n) {
     return report::BarRow{label, static_cast<double>(n), report::format_bytes(n)};
   };
-  const report::BarRow rows[] = {row("pages, fixed for any length", bytes.pages), row("latent list that is kept", bytes.list),
+  const report::BarRow rows[] = {row("pages, fixed for any length", bytes.pages),
+                                 row("latent list that is kept", bytes.list),
                                  row("KV cache of all layers instead", bytes.kv_cache)};
   return text + report::bar_chart(rows, std::min(width, 100));
 }
@@ -163,7 +180,8 @@ int recall(const Options& options) {
   const std::shared_ptr<const Model> model = load_model(options);
   const Tokenizer tokenizer = require_tokenizer(folder, model->config().vocab_size, "");
   const SamplingParams params = sampling_params(options, folder);  // for its seed
-  const Story story = make_story(tokenizer, filler, options.tokens.value_or(kDefaultTokens), params.seed);
+  const Story story =
+      make_story(tokenizer, filler, options.tokens.value_or(kDefaultTokens), params.seed);
   const auto tokens = static_cast<std::int64_t>(story.ids.size());
 
   SessionOptions session_choice = session_options(options);
@@ -175,10 +193,16 @@ int recall(const Options& options) {
   const Bytes bytes{session.memory().pages, tokens * session.memory().list_per_token,
                     tokens * kv_cache_bytes_per_token(model->config(), session_choice.cache_type)};
   if (options.json) {
-    const nlohmann::ordered_json json = {{"tokens", tokens},         {"told", story.told},           {"told_at", story.told_at},
-                                         {"overwritten", story.overwritten}, {"overwritten_at", story.overwritten_at},
-                                         {"answer", answer.text},    {"newest", answer.newest},      {"page_bytes", bytes.pages},
-                                         {"list_bytes", bytes.list}, {"kv_cache_bytes", bytes.kv_cache}};
+    const nlohmann::ordered_json json = {{"tokens", tokens},
+                                         {"told", story.told},
+                                         {"told_at", story.told_at},
+                                         {"overwritten", story.overwritten},
+                                         {"overwritten_at", story.overwritten_at},
+                                         {"answer", answer.text},
+                                         {"newest", answer.newest},
+                                         {"page_bytes", bytes.pages},
+                                         {"list_bytes", bytes.list},
+                                         {"kv_cache_bytes", bytes.kv_cache}};
     print(json.dump(1) + "\n");
     return 0;
   }

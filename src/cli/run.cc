@@ -37,8 +37,10 @@ struct Writing {
   }
   const Tokenizer& text_tokenizer() const {
     if (!tokenizer) {
-      throw make_error(ErrorCode::kIo, "{}: there is no tokenizer (tiktoken.model); --ids with --print-ids works without one",
-                       folder.string());
+      throw make_error(
+          ErrorCode::kIo,
+          "{}: there is no tokenizer (tiktoken.model); --ids with --print-ids works without one",
+          folder.string());
     }
     return *tokenizer;
   }
@@ -54,7 +56,8 @@ struct Writing {
 
 /// Options of one answer, with a progress bar for the prompt that goes away with the first token.
 struct Progress {
-  report::ProgressBar bar{{.title = "reading the prompt"}, stderr, report::inspect_terminal(stderr)};
+  report::ProgressBar bar{
+      {.title = "reading the prompt"}, stderr, report::inspect_terminal(stderr)};
 
   GenerateOptions answer(const Writing& writing, const Interruptible& interrupt) {
     GenerateOptions options;
@@ -70,7 +73,8 @@ void print_statistics(const Writing& writing, const GenerateResult& result) {
   const auto count = [](std::int64_t n) { return report::format_grouped(n); };
   std::string text = fmt::format("prompt {} tokens", count(result.prompt_tokens));
   if (result.cached_tokens > 0) {
-    text += fmt::format(": {} kept, {} new", count(result.cached_tokens), count(result.computed_tokens));
+    text += fmt::format(": {} kept, {} new", count(result.cached_tokens),
+                        count(result.computed_tokens));
   }
   text += fmt::format(", {} tokens/s | answer {} tokens, {} tokens/s ({}) | {}",
                       report::format_rate(result.computed_tokens, result.prefill_seconds),
@@ -120,7 +124,8 @@ class Chat {
   explicit Chat(Writing& writing)
       : writing_(writing),
         writer_(writing.options, writing.tokenizer, writing.stops),
-        chat_(writing.session, writing.sampler, writing.text_tokenizer(), chat_format(writing), start(writing.options)) {}
+        chat_(writing.session, writing.sampler, writing.text_tokenizer(), chat_format(writing),
+              start(writing.options)) {}
 
   int say(const std::string& text, bool end_line) {
     Interruptible interrupt;
@@ -130,11 +135,14 @@ class Chat {
       progress.bar.finish();
       if (writing_.options.print_ids) writer_.token(id);
     };
-    const ChatTurn turn = chat_.say(text, options, [this](const ChatEvent& event) { writer_.event(event); });
+    const ChatTurn turn =
+        chat_.say(text, options, [this](const ChatEvent& event) { writer_.event(event); });
     progress.bar.finish();
     writer_.finish(&turn.message, end_line);
     if (turn.recomputed) {
-      std::fputs("the chat no longer begins with what the model has read: all of it was computed anew\n", stderr);
+      std::fputs(
+          "the chat no longer begins with what the model has read: all of it was computed anew\n",
+          stderr);
     }
     print_statistics(writing_, turn.generated);
     return exit_code_of(turn.generated);
@@ -144,7 +152,8 @@ class Chat {
   int converse() {
     const bool person = report::inspect_terminal(stderr).interactive && isatty(STDIN_FILENO) == 1;
     if (person) {
-      std::fprintf(stderr, "A chat with %s. Ctrl-C stops an answer, Ctrl-D leaves.\n", writing_.options.model.c_str());
+      std::fprintf(stderr, "A chat with %s. Ctrl-C stops an answer, Ctrl-D leaves.\n",
+                   writing_.options.model.c_str());
     }
     std::string line;
     while (true) {
@@ -168,7 +177,8 @@ class Chat {
   static Conversation start(const Options& options) {
     Conversation conversation;
     apply_chat_flags(options, conversation);
-    if (options.system) conversation.messages.push_back(ChatMessage::of(Role::kSystem, *options.system));
+    if (options.system)
+      conversation.messages.push_back(ChatMessage::of(Role::kSystem, *options.system));
     return conversation;
   }
 
@@ -178,14 +188,18 @@ class Chat {
 };
 
 void check_combination(const Options& options, bool has_text) {
-  if (options.ids && has_text) throw make_error(ErrorCode::kUsage, "give the prompt by --ids, -p or -f, not by two of them");
+  if (options.ids && has_text)
+    throw make_error(ErrorCode::kUsage, "give the prompt by --ids, -p or -f, not by two of them");
   const bool plain = options.raw || options.ids;
-  if (plain && (options.system || options.tools || options.reasoning_effort || options.show_thinking)) {
+  if (plain &&
+      (options.system || options.tools || options.reasoning_effort || options.show_thinking)) {
     throw make_error(ErrorCode::kUsage,
-                     "--system, --tools, --reasoning-effort and --show-thinking belong to chats, not to --raw or --ids");
+                     "--system, --tools, --reasoning-effort and --show-thinking belong to chats, "
+                     "not to --raw or --ids");
   }
   if (options.raw && !options.ids && !has_text) {
-    throw make_error(ErrorCode::kUsage, "--raw needs a prompt: -p TEXT or -f FILE (-: standard input)");
+    throw make_error(ErrorCode::kUsage,
+                     "--raw needs a prompt: -p TEXT or -f FILE (-: standard input)");
   }
 }
 
@@ -196,7 +210,8 @@ int run(const Options& options) {
   check_combination(options, has_text);
   // Everything that can be wrong without the model is found before it is loaded.
   const std::string text = has_text ? text_argument(options, "prompt") : "";
-  const std::vector<std::int32_t> ids = options.ids ? parse_id_list(*options.ids) : std::vector<std::int32_t>{};
+  const std::vector<std::int32_t> ids =
+      options.ids ? parse_id_list(*options.ids) : std::vector<std::int32_t>{};
   if (options.tools) read_tools(*options.tools);
 
   Writing writing(options);

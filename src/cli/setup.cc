@@ -25,15 +25,16 @@ std::filesystem::path model_folder(const std::string& path) {
 
 std::shared_ptr<const Model> load_model(const Options& options) {
   model_folder(options.model);
-  report::ProgressBar bar({.title = "loading " + options.model, .bytes = true}, stderr, report::inspect_terminal(stderr));
+  report::ProgressBar bar({.title = "loading " + options.model, .bytes = true}, stderr,
+                          report::inspect_terminal(stderr));
   LoadOptions load;
   load.on_progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); };
   load.prefetch = true;
   std::shared_ptr<const Model> model = Model::load(options.model, load);
   bar.finish();
   if (!model->unused_tensors().empty()) {
-    log::info("{} tensors that the text model does not use, the first is {}", model->unused_tensors().size(),
-              model->unused_tensors().front());
+    log::info("{} tensors that the text model does not use, the first is {}",
+              model->unused_tensors().size(), model->unused_tensors().front());
   }
   return model;
 }
@@ -47,17 +48,19 @@ SessionOptions session_options(const Options& options) {
   return session;
 }
 
-std::optional<Tokenizer> find_tokenizer(const std::filesystem::path& folder, std::optional<std::int64_t> vocab_size) {
+std::optional<Tokenizer> find_tokenizer(const std::filesystem::path& folder,
+                                        std::optional<std::int64_t> vocab_size) {
   std::error_code error;
   if (!std::filesystem::exists(folder / "tiktoken.model", error)) return std::nullopt;
   return Tokenizer::load(folder, vocab_size);
 }
 
-Tokenizer require_tokenizer(const std::filesystem::path& folder, std::optional<std::int64_t> vocab_size,
-                            std::string_view instead) {
+Tokenizer require_tokenizer(const std::filesystem::path& folder,
+                            std::optional<std::int64_t> vocab_size, std::string_view instead) {
   std::optional<Tokenizer> tokenizer = find_tokenizer(folder, vocab_size);
   if (!tokenizer) {
-    throw make_error(ErrorCode::kIo, "{}: there is no tokenizer (tiktoken.model){}", folder.string(), instead);
+    throw make_error(ErrorCode::kIo, "{}: there is no tokenizer (tiktoken.model){}",
+                     folder.string(), instead);
   }
   return *tokenizer;
 }
@@ -85,16 +88,18 @@ SamplingParams sampling_params(const Options& options, const std::filesystem::pa
   params.top_k = options.top_k.value_or(recommended.top_k.value_or(params.top_k));
   params.top_p = options.top_p.value_or(recommended.top_p.value_or(params.top_p));
   params.min_p = options.min_p.value_or(recommended.min_p.value_or(params.min_p));
-  params.repeat_penalty =
-      options.repeat_penalty.value_or(recommended.repetition_penalty.value_or(params.repeat_penalty));
+  params.repeat_penalty = options.repeat_penalty.value_or(
+      recommended.repetition_penalty.value_or(params.repeat_penalty));
   // Small enough to be typed again.
-  params.seed = options.seed >= 0 ? static_cast<std::uint64_t>(options.seed) : std::random_device{}() % 1'000'000'000u;
+  params.seed = options.seed >= 0 ? static_cast<std::uint64_t>(options.seed)
+                                  : std::random_device{}() % 1'000'000'000u;
   return params;
 }
 
 std::string memory_text(const Session& session) {
   const MemoryPlan& plan = session.memory();
-  return fmt::format("state {} | peak memory {}", report::format_bytes(plan.pages + session.length() * plan.list_per_token),
+  return fmt::format("state {} | peak memory {}",
+                     report::format_bytes(plan.pages + session.length() * plan.list_per_token),
                      report::format_bytes(machine::peak_resident_memory()));
 }
 

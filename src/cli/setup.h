@@ -17,8 +17,8 @@
 
 namespace palimpsest::cli {
 
-/// The folder that holds config.json and the tokenizer: `path` itself, or the one around a file. Throws Error{kIo} when there
-/// is no such path.
+/// The folder that holds config.json and the tokenizer: `path` itself, or the one around a file.
+/// Throws Error{kIo} when there is no such path.
 std::filesystem::path model_folder(const std::string& path);
 
 /// Loads with a progress bar on a terminal; tells about unused tensors with --verbose.
@@ -30,13 +30,14 @@ SessionOptions session_options(const Options& options);
 std::optional<Tokenizer> find_tokenizer(const std::filesystem::path& folder,
                                         std::optional<std::int64_t> vocab_size = std::nullopt);
 /// The same; throws Error{kIo} when there is none. `instead` says what works without one.
-Tokenizer require_tokenizer(const std::filesystem::path& folder, std::optional<std::int64_t> vocab_size,
-                            std::string_view instead);
+Tokenizer require_tokenizer(const std::filesystem::path& folder,
+                            std::optional<std::int64_t> vocab_size, std::string_view instead);
 
 /// Ids that end an answer: the tokenizer's, else those of config.json and generation_config.json.
 std::vector<std::int32_t> stop_ids(const Model& model, const std::optional<Tokenizer>& tokenizer);
 
-/// generation_config.json where the model has one, then the flags. A random seed is drawn for --seed -1.
+/// generation_config.json where the model has one, then the flags. A random seed is drawn for
+/// --seed -1.
 SamplingParams sampling_params(const Options& options, const std::filesystem::path& folder);
 
 /// "state 2.1 MiB | peak memory 61.2 MiB"

@@ -9,7 +9,8 @@ namespace palimpsest::cli {
 int tokenize(const Options& options) {
   const std::string text = text_argument(options, "text");
   const Tokenizer tokenizer = require_tokenizer(model_folder(options.model), std::nullopt, "");
-  const std::vector<TokenId> ids = tokenizer.encode(text, options.control ? EncodeMode::kControl : EncodeMode::kText);
+  const std::vector<TokenId> ids =
+      tokenizer.encode(text, options.control ? EncodeMode::kControl : EncodeMode::kText);
   if (!options.json) {
     print(format_ids(ids) + "\n");
     return 0;

@@ -21,7 +21,9 @@ const std::shared_ptr<const Model>& demo() {
   return model;
 }
 
-Tokenizer demo_tokenizer() { return Tokenizer::load(test::project_path("models/demo")); }
+Tokenizer demo_tokenizer() {
+  return Tokenizer::load(test::project_path("models/demo"));
+}
 
 Session demo_session(std::int64_t context = 1024) {
   SessionOptions options;
@@ -57,7 +59,8 @@ TEST(Generate, WritesTheRecordedContinuations) {
     const GenerateResult result = generate(session, sampler, held, prompt, options);
     EXPECT_EQ(result.ids, wanted) << golden["name"];
     EXPECT_EQ(streamed, wanted);
-    EXPECT_EQ(result.finish, golden["stopped"].get<bool>() ? FinishReason::kStop : FinishReason::kLength);
+    EXPECT_EQ(result.finish,
+              golden["stopped"].get<bool>() ? FinishReason::kStop : FinishReason::kLength);
     EXPECT_EQ(result.computed_tokens, static_cast<std::int64_t>(prompt.size()));
     EXPECT_EQ(result.decode_passes, static_cast<std::int64_t>(wanted.size()) - 1);
     EXPECT_EQ(static_cast<std::int64_t>(held.size()), session.length());
@@ -78,7 +81,8 @@ TEST(Generate, SameSeedSameIdsWhateverTheSplit) {
     if (first > 0) generate(session, sampler, held, std::span(prompt).first(first), options);
     EXPECT_EQ(held.size(), first);
     options.max_tokens = 24;
-    const GenerateResult result = generate(session, sampler, held, std::span(prompt).subspan(first), options);
+    const GenerateResult result =
+        generate(session, sampler, held, std::span(prompt).subspan(first), options);
     EXPECT_EQ(result.cached_tokens, static_cast<std::int64_t>(first));
     return result.ids;
   };
@@ -125,10 +129,11 @@ TEST(Generate, BannedStopIdsNeverEndAnAnswer) {
   std::vector<std::int32_t> held;
   GenerateOptions options;
   options.max_tokens = 40;
-  const auto result =
-      generate(session, sampler, held, golden["prompt_ids"].get<std::vector<std::int32_t>>(), options);
+  const auto result = generate(session, sampler, held,
+                               golden["prompt_ids"].get<std::vector<std::int32_t>>(), options);
   EXPECT_EQ(result.ids.size(), 40u);
-  for (const std::int32_t id : params.banned) EXPECT_EQ(std::count(result.ids.begin(), result.ids.end(), id), 0);
+  for (const std::int32_t id : params.banned)
+    EXPECT_EQ(std::count(result.ids.begin(), result.ids.end(), id), 0);
 }
 
 TEST(Generate, ErrorsComeBeforeAnyComputation) {
@@ -146,7 +151,8 @@ TEST(Generate, ErrorsComeBeforeAnyComputation) {
     return "accepted";
   };
   EXPECT_THAT(message({}), HasSubstr("empty"));
-  EXPECT_THAT(message(std::vector<std::int32_t>(9, 1)), HasSubstr("9 tokens, but the context holds 8"));
+  EXPECT_THAT(message(std::vector<std::int32_t>(9, 1)),
+              HasSubstr("9 tokens, but the context holds 8"));
   EXPECT_THAT(message({1, 4096}), HasSubstr("4096"));
   EXPECT_THAT(message({-1}), HasSubstr("-1"));
 }
@@ -155,7 +161,8 @@ class ChatSessionTest : public ::testing::Test {
  protected:
   ChatSession chat(Conversation start = {}) {
     start.options.thinking = false;
-    return ChatSession(session_, sampler_, demo_tokenizer(), ChatFormat::create(demo_tokenizer()), std::move(start));
+    return ChatSession(session_, sampler_, demo_tokenizer(), ChatFormat::create(demo_tokenizer()),
+                       std::move(start));
   }
   GenerateOptions options(std::int64_t max_tokens = 60) {
     GenerateOptions options;
@@ -171,8 +178,8 @@ class ChatSessionTest : public ::testing::Test {
 TEST_F(ChatSessionTest, LaterTurnsComputeOnlyWhatIsNewAndAnswerTheSame) {
   ChatSession first = chat();
   const ChatTurn one = first.say("The password of Pine Tower is 90417.", options());
-  const ChatTurn two =
-      first.say("The password of Pine Tower is now 33586. What is the password of Pine Tower?", options());
+  const ChatTurn two = first.say(
+      "The password of Pine Tower is now 33586. What is the password of Pine Tower?", options());
   EXPECT_EQ(one.generated.cached_tokens, 0);
   EXPECT_FALSE(two.recomputed);
   EXPECT_EQ(two.generated.cached_tokens,
@@ -184,7 +191,8 @@ TEST_F(ChatSessionTest, LaterTurnsComputeOnlyWhatIsNewAndAnswerTheSame) {
   history.messages.resize(2);
   session_.reset();
   ChatSession second = chat(history);
-  const ChatTurn again = second.say("The password of Pine Tower is now 33586. What is the password of Pine Tower?", options());
+  const ChatTurn again = second.say(
+      "The password of Pine Tower is now 33586. What is the password of Pine Tower?", options());
   EXPECT_EQ(again.generated.cached_tokens, 0);
   EXPECT_EQ(again.generated.prompt_tokens, two.generated.prompt_tokens);
   EXPECT_EQ(again.generated.ids, two.generated.ids);
@@ -192,7 +200,8 @@ TEST_F(ChatSessionTest, LaterTurnsComputeOnlyWhatIsNewAndAnswerTheSame) {
 
 TEST_F(ChatSessionTest, AMessageThatWasCutOffIsClosedNotRecomputed) {
   ChatSession cut = chat();
-  const ChatTurn one = cut.say("The password of Pine Tower is 90417. What is the password of Pine Tower?", options(3));
+  const ChatTurn one = cut.say(
+      "The password of Pine Tower is 90417. What is the password of Pine Tower?", options(3));
   EXPECT_EQ(one.generated.finish, FinishReason::kLength);
   EXPECT_FALSE(one.message.ended);
   const ChatTurn two = cut.say("What is the password of Pine Tower?", options());
@@ -218,8 +227,8 @@ TEST_F(ChatSessionTest, AFailedTurnLeavesTheChatAsItWas) {
 TEST_F(ChatSessionTest, EventsArriveAndSumUp) {
   ChatSession talk = chat();
   ParsedMessage sum;
-  const ChatTurn turn =
-      talk.say("The password of Pine Tower is 90417.", options(), [&](const ChatEvent& event) { sum.add(event); });
+  const ChatTurn turn = talk.say("The password of Pine Tower is 90417.", options(),
+                                 [&](const ChatEvent& event) { sum.add(event); });
   EXPECT_EQ(sum, turn.message);
   EXPECT_TRUE(sum.ended);
   EXPECT_FALSE(sum.content.empty());

@@ -29,8 +29,9 @@ struct Pipe {
   }
 };
 
-[[noreturn]] void become(const std::string& program, const std::vector<std::string>& arguments, const Pipe& in, const Pipe& out,
-                         const Pipe& err, const std::string& out_path) {
+[[noreturn]] void become(const std::string& program, const std::vector<std::string>& arguments,
+                         const Pipe& in, const Pipe& out, const Pipe& err,
+                         const std::string& out_path) {
   const int out_fd = out_path.empty() ? out.ends[1] : open(out_path.c_str(), O_WRONLY);
   if (dup2(in.ends[0], 0) < 0 || dup2(out_fd, 1) < 0 || dup2(err.ends[1], 2) < 0) _exit(126);
   alarm(300);
@@ -49,13 +50,15 @@ void exchange(Pipe& in, Pipe& out, Pipe& err, const std::string& input, ChildRes
     pollfd fds[3] = {{in.ends[1], POLLOUT, 0}, {out.ends[0], POLLIN, 0}, {err.ends[0], POLLIN, 0}};
     poll(fds, 3, -1);
     if (in.ends[1] >= 0 && fds[0].revents != 0) {
-      const ssize_t n = write(in.ends[1], input.data() + written, std::min<std::size_t>(input.size() - written, 4096));
+      const ssize_t n = write(in.ends[1], input.data() + written,
+                              std::min<std::size_t>(input.size() - written, 4096));
       if (n > 0) written += static_cast<std::size_t>(n);
       if (n <= 0 || written == input.size()) in.close_end(1);
     }
     char buffer[4096];
-    for (const auto& [pipe, text, events] : {std::tuple<Pipe*, std::string*, short>{&out, &result.out, fds[1].revents},
-                                             {&err, &result.err, fds[2].revents}}) {
+    for (const auto& [pipe, text, events] :
+         {std::tuple<Pipe*, std::string*, short>{&out, &result.out, fds[1].revents},
+          {&err, &result.err, fds[2].revents}}) {
       if (pipe->ends[0] < 0 || events == 0) continue;
       const ssize_t n = read(pipe->ends[0], buffer, sizeof buffer);
       if (n > 0) text->append(buffer, static_cast<std::size_t>(n));
@@ -66,8 +69,8 @@ void exchange(Pipe& in, Pipe& out, Pipe& err, const std::string& input, ChildRes
 
 }  // namespace
 
-ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments, const std::string& input,
-                      const std::string& out_path) {
+ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
+                      const std::string& input, const std::string& out_path) {
   std::signal(SIGPIPE, SIG_IGN);
   Pipe in, out, err;
   const pid_t pid = fork();

@@ -1,0 +1,413 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/mapped_file.h"
+#include "formats/safetensors.h"
+#include "support/child.h"
+#include "support/shared_data.h"
+
+namespace palimpsest {
+namespace {
+
+using nlohmann::json;
+using test::ChildResult;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+ChildResult palimpsest(const std::vector<std::string>& arguments, const std::string& input = "",
+                       const std::string& out_path = "") {
+  return test::run_child(PALIMPSEST_BINARY, arguments, input, out_path);
+}
+
+std::string demo() {
+  return test::project_path("models/demo").string();
+}
+std::string tiny() {
+  return test::project_path("tests/golden/kimi_k3_text").string();
+}
+
+/// arguments of a command on the demo model
+std::vector<std::string> on_demo(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin() + 1, {"-m", demo()});
+  return arguments;
+}
+
+json greedy_golden(std::size_t i) {
+  std::ifstream file(test::project_path("models/demo/golden/greedy.json"));
+  return json::parse(file).at(i);
+}
+
+std::string join_ids(const json& ids) {
+  std::string text;
+  for (const auto& id : ids) text += (text.empty() ? "" : ",") + id.dump();
+  return text;
+}
+
+struct TemporaryFile {
+  explicit TemporaryFile(const std::string& name, const std::string& text = "")
+      : path(std::filesystem::temp_directory_path() /
+             ("palimpsest_cli_" + std::to_string(getpid()) + "_" + name)) {
+    if (!text.empty()) std::ofstream(path, std::ios::binary) << text;
+  }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
+  }
+  std::filesystem::path path;
+};
+
+// ---- help and flags ----
+
+TEST(Help, EveryCommandListsItsFlagsWithExamples) {
+  const ChildResult overview = palimpsest({"--help"});
+  EXPECT_EQ(overview.exit_code, 0);
+  const json table = json::parse(palimpsest({"--dump-flags"}).out);
+  for (const json& command : table["commands"]) {
+    const std::string name = command["name"];
+    EXPECT_THAT(overview.out, HasSubstr("\n  " + name));
+    const ChildResult help = palimpsest({name, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_THAT(help.err, IsEmpty());
+    EXPECT_THAT(help.out, HasSubstr("Examples:\n  palimpsest " + name));
+    for (const json& flag : table["flags"]) {
+      const bool takes = std::count(flag["commands"].begin(), flag["commands"].end(), name) > 0;
+      if (!takes) continue;
+      for (const json& flag_name : flag["names"]) {
+        EXPECT_THAT(help.out, HasSubstr(flag_name.get<std::string>())) << name;
+      }
+    }
+  }
+}
+
+TEST(Help, NoCommandHasANameTwice) {
+  const json table = json::parse(palimpsest({"--dump-flags"}).out);
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const json& flag : table["flags"]) {
+    for (const json& command : flag["commands"]) {
+      for (const json& name : flag["names"])
+        EXPECT_TRUE(seen.emplace(command, name).second) << command << name;
+    }
+  }
+  EXPECT_GT(seen.size(), 60u);
+}
+
+TEST(Help, Version) {
+  EXPECT_THAT(palimpsest({"--version"}).out, HasSubstr("palimpsest "));
+}
+
+/// Wrong use: exit code 2, nothing on standard output, and a text with these parts.
+void expect_usage_error(const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& parts) {
+  const ChildResult result = palimpsest(arguments);
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_THAT(result.out, IsEmpty());
+  EXPECT_THAT(result.err, HasSubstr("palimpsest: error: "));
+  for (const std::string& part : parts) EXPECT_THAT(result.err, HasSubstr(part));
+}
+
+TEST(Usage, UnknownFlagsAndCommands) {
+  expect_usage_error({}, {"--help"});
+  expect_usage_error({"walk"}, {"unknown command 'walk'", "run, recall, inspect"});
+  expect_usage_error({"-m", demo()}, {"a command comes first"});
+  expect_usage_error(on_demo({"run", "--temperatur", "1"}),
+                     {"unknown flag '--temperatur'", "did you mean --temperature?"});
+  expect_usage_error(on_demo({"run", "-zz", "99"}), {"unknown flag '-zz'"});
+  expect_usage_error(on_demo({"run", "-q"}), {"unknown flag '-q'"});
+  expect_usage_error(on_demo({"inspect", "-p", "x"}),
+                     {"unknown flag '-p' of 'palimpsest inspect'"});
+  expect_usage_error(on_demo({"run", "-p", "x", "stray"}), {"'stray'"});
+  expect_usage_error({"run", "-p", "x"}, {"needs -m PATH"});
+  expect_usage_error({"logits", "-m", demo(), "--ids", "1"}, {"needs -o FILE"});
+  expect_usage_error(on_demo({"run", "-p"}), {"--prompt"});
+}
+
+TEST(Usage, ValuesOutOfRangeNameFlagValueAndRange) {
+  expect_usage_error(on_demo({"run", "-p", "x", "--top-p", "1.5"}),
+                     {"--top-p", "1.5", "from 0 to 1"});
+  expect_usage_error(on_demo({"run", "-p", "x", "--temp", "nan"}), {"--temp", "nan"});
+  expect_usage_error(on_demo({"run", "-p", "x", "--temp", "hot"}),
+                     {"--temp", "'hot' is not a number"});
+  expect_usage_error(on_demo({"run", "-p", "x", "--top-k", "-3"}), {"--top-k", "-3"});
+  expect_usage_error(on_demo({"run", "-p", "x", "--top-k", "5000"}), {"top_k is 5000", "4096"});
+  expect_usage_error(on_demo({"run", "-p", "x", "-n", "99999999999999999999"}),
+                     {"--predict", "out of range"});
+  expect_usage_error(on_demo({"run", "-p", "x", "-ub", "0"}), {"--ubatch-size", "at least 1"});
+  expect_usage_error(on_demo({"run", "-p", "x", "--cache-type", "q8"}),
+                     {"--cache-type", "'q8'", "bf16, f32"});
+  expect_usage_error(on_demo({"run", "-p", "x", "--reasoning-effort", "medium"}),
+                     {"off, low, high, max"});
+}
+
+TEST(Usage, Prompts) {
+  expect_usage_error(on_demo({"run", "-p", ""}), {"the prompt is empty"});
+  expect_usage_error(on_demo({"run", "-f", "/dev/null"}), {"the prompt is empty"});
+  expect_usage_error(on_demo({"run", "-p", "x", "-f", "y"}), {"not by both"});
+  expect_usage_error(on_demo({"run", "--raw"}), {"--raw needs a prompt"});
+  expect_usage_error(on_demo({"run", "--ids", "1", "-p", "x"}), {"--ids"});
+  expect_usage_error(on_demo({"run", "--ids", ""}), {"--ids: the list is empty"});
+  expect_usage_error(on_demo({"run", "--ids", "1,x,3"}), {"'x' (number 2)"});
+  expect_usage_error(on_demo({"run", "--ids", "1,-2"}), {"'-2'"});
+  expect_usage_error(on_demo({"run", "--raw", "-p", "x", "-sys", "y"}), {"--system"});
+}
+
+/// Failures that are not wrong use: exit code 1.
+void expect_failure(const std::vector<std::string>& arguments,
+                    const std::vector<std::string>& parts) {
+  const ChildResult result = palimpsest(arguments);
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_THAT(result.out, IsEmpty());
+  for (const std::string& part : parts) EXPECT_THAT(result.err, HasSubstr(part));
+}
+
+TEST(Failure, NamesTheThingAndTheNumbers) {
+  expect_failure({"run", "-m", "/nowhere", "-p", "x"}, {"/nowhere"});
+  expect_failure(on_demo({"run", "-f", "/nowhere/prompt"}), {"/nowhere/prompt", "No such file"});
+  expect_failure(on_demo({"run", "-f", "/tmp"}), {"/tmp"});
+  expect_failure(on_demo({"run", "--ids", "1,4096"}), {"4096"});
+  expect_failure(on_demo({"run", "--ids", "1,2,3,4,5", "-c", "4"}), {"5 tokens", "4"});
+  expect_failure(on_demo({"logits", "--ids", "5000", "-o", "/tmp/never"}), {"5000", "4096"});
+  expect_failure({"run", "-m", tiny(), "-p", "x"}, {"no tokenizer"});
+  expect_failure({"run", "-m", tiny(), "--ids", "1"}, {"--print-ids"});
+  expect_failure({"tokenize", "-m", tiny(), "-p", "x"}, {"no tokenizer"});
+}
+
+TEST(Failure, OutputsThatCannotBeWrittenAreFoundFirst) {
+  expect_failure(on_demo({"logits", "--ids", "1", "-o", "/nowhere/x.safetensors"}),
+                 {"/nowhere/x.safetensors", "cannot be written"});
+  expect_failure(on_demo({"logits", "--ids", "1", "-o", "/tmp"}), {"is a folder"});
+  const ChildResult full = palimpsest(on_demo({"tokenize", "-p", "x"}), "", "/dev/full");
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_THAT(full.err, HasSubstr("standard output: No space left"));
+}
+
+// ---- run ----
+
+TEST(Run, RawContinuationIsTheRecordedTextAndNothingElse) {
+  const json golden = greedy_golden(0);
+  const ChildResult result = palimpsest(on_demo({"run", "--raw", "-p", golden["prompt_text"], "-n",
+                                                 "64", "--temp", "0", "--cache-type", "f32"}));
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, golden["text"].get<std::string>());
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("tokens/s"), HasSubstr("state "), HasSubstr("peak memory")));
+}
+
+TEST(Run, IdsInIdsOutWithoutATokenizer) {
+  const json golden = greedy_golden(3);
+  const ChildResult result =
+      palimpsest(on_demo({"run", "--ids", join_ids(golden["prompt_ids"]), "--print-ids", "--temp",
+                          "0", "--cache-type", "f32", "-ub", "5"}));
+  EXPECT_EQ(result.out, join_ids(golden["tokens"]) + "\n");
+  const ChildResult plain =
+      palimpsest({"run", "-m", tiny(), "--ids", "1,2,3", "--print-ids", "--temp", "0", "-n", "4"});
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_EQ(std::count(plain.out.begin(), plain.out.end(), ','), 3) << plain.out;
+}
+
+TEST(Run, ChatAnswersWithTheResponseAlone) {
+  const ChildResult result =
+      palimpsest(on_demo({"run", "-sys", "The password of Alder House is 48213.", "-p",
+                          "What is the password of Alder House?", "--temp", "0"}));
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "The password of Alder House is 48213.");
+}
+
+TEST(Run, PipedLinesAreTurnsThatComputeOnlyWhatIsNew) {
+  const ChildResult result =
+      palimpsest(on_demo({"run", "--temp", "0", "--reasoning-effort", "off"}),
+                 "The password of Pine Tower is 90417.\n\nThe password of Pine Tower is now 33586. "
+                 "What is the password "
+                 "of Pine Tower?\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nThe password of Pine Tower is 33586.\n"));
+  EXPECT_THAT(result.err, AllOf(HasSubstr(" kept, "), HasSubstr(" new")));
+}
+
+TEST(Run, SeedsNameTheText) {
+  const auto write = [](const std::string& seed) {
+    return palimpsest(on_demo({"run", "--raw", "-p", "The old man", "-n", "20", "--seed", seed}))
+        .out;
+  };
+  EXPECT_EQ(write("7"), write("7"));
+  EXPECT_NE(write("7"), write("8"));
+}
+
+TEST(Run, PromptsAreTakenByteForByteAndMayLookLikeFlags) {
+  TemporaryFile file("prompt", "The old man ");
+  const auto first =
+      palimpsest(on_demo({"run", "--raw", "-f", file.path.string(), "-n", "8", "--temp", "0"}));
+  const auto second =
+      palimpsest(on_demo({"run", "--raw", "-f", "-", "-n", "8", "--temp", "0"}), "The old man ");
+  EXPECT_EQ(first.out, second.out);
+  EXPECT_EQ(palimpsest(on_demo({"run", "--raw", "-p", "-sys", "-n", "1", "--temp", "0"})).exit_code,
+            0);
+  EXPECT_EQ(palimpsest(on_demo({"run", "--raw", "-p", "x", "-n", "0"})).out, "");
+}
+
+// ---- the other commands ----
+
+TEST(Inspect, JsonHasParametersLayersAndState) {
+  const ChildResult result = palimpsest(on_demo({"inspect", "--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json facts = json::parse(result.out);
+  EXPECT_EQ(facts["family"], "kimi_k3");
+  EXPECT_EQ(facts["layers"].size(), 8u);
+  EXPECT_EQ(facts["layers"][3]["mixer"], "mla");
+  EXPECT_EQ(facts["layers"][0]["ffn"], "dense");
+  EXPECT_EQ(facts["tensors"]["text"], 1556);
+  // Three heads of 128 x 128 in F32 and three tails of 3 x 384, in six layers; two lists of 256 +
+  // 64 BF16 values.
+  EXPECT_EQ(facts["state"]["bytes_per_sequence"], 6 * (3 * 128 * 128 + 3 * 3 * 384) * 4);
+  EXPECT_EQ(facts["state"]["bytes_per_token"], 2 * 320 * 2);
+  EXPECT_THAT(palimpsest(on_demo({"inspect"})).out, AllOf(HasSubstr("MXFP4"), HasSubstr("active")));
+}
+
+TEST(Inspect, ReadsHeadersOnly) {
+  const ChildResult result = palimpsest(on_demo({"inspect"}));
+  EXPECT_LT(result.peak_rss, 30 << 20) << "the weights alone are 39 MiB";
+}
+
+TEST(Logits, AgreeWithTheRecordedOnes) {
+  TemporaryFile out("logits.safetensors");
+  TemporaryFile lists("lists.json", "[[1,2,3,4,5],[7]]");
+  const ChildResult result =
+      palimpsest({"logits", "-m", tiny(), "--ids-file", lists.path.string(), "--hidden",
+                  "--cache-type", "f32", "-o", out.path.string()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto file = value_or_throw(base::MappedFile::open(out.path));
+  const auto header = value_or_throw(formats::parse_safetensors(file.bytes()));
+  std::vector<std::string> shapes;
+  for (const auto& entry : header.entries)
+    shapes.push_back(std::string(entry.name) + " " + describe(entry));
+  const json config =
+      json::parse(std::ifstream(test::project_path("tests/golden/kimi_k3_text/config.json")));
+  const json& text = config.contains("text_config") ? config["text_config"] : config;
+  const std::string vocab = text["vocab_size"].dump(), width = text["hidden_size"].dump();
+  const std::string states = std::to_string(text["num_hidden_layers"].get<int>() + 2);
+  EXPECT_THAT(shapes,
+              ::testing::UnorderedElementsAre("logits.0 F32 [5, " + vocab + "]",
+                                              "hidden.0 F32 [" + states + ", 5, " + width + "]",
+                                              "logits.1 F32 [1, " + vocab + "]",
+                                              "hidden.1 F32 [" + states + ", 1, " + width + "]"));
+}
+
+TEST(Logits, MalformedListsNameThePlace) {
+  for (const auto& [text, part] : {std::pair{"{", "not JSON"},
+                                   {"[]", "list of id lists"},
+                                   {"[[1],[]]", "[1]"},
+                                   {"[[1,2.5]]", "[0][1]"},
+                                   {"[[1],3]", "[1]"},
+                                   {"[[99999999999]]", "[0][0]"}}) {
+    TemporaryFile lists("bad.json", text);
+    expect_failure(on_demo({"logits", "--ids-file", lists.path.string(), "-o", "/tmp/never"}),
+                   {lists.path.string(), part});
+  }
+}
+
+TEST(Tokenize, IdsAndPieces) {
+  const json golden = greedy_golden(0);
+  const std::string prompt = golden["prompt_text"];
+  EXPECT_EQ(palimpsest(on_demo({"tokenize", "-p", prompt})).out,
+            join_ids(golden["prompt_ids"]) + "\n");
+  const json pieces = json::parse(palimpsest(on_demo({"tokenize", "-p", prompt, "--json"})).out);
+  std::string text;
+  for (const json& piece : pieces["pieces"]) text += piece.get<std::string>();
+  EXPECT_EQ(text, prompt);
+  EXPECT_EQ(pieces["ids"], golden["prompt_ids"]);
+}
+
+TEST(Tokenize, ControlTokensOnlyWhenAsked) {
+  EXPECT_EQ(palimpsest(on_demo({"tokenize", "-p", "<|open|>", "--control"})).out, "3843\n");
+  EXPECT_THAT(palimpsest(on_demo({"tokenize", "-p", "<|open|>"})).out, Not(HasSubstr("3843")));
+}
+
+TEST(Render, WritesThePromptOfAChat) {
+  const json golden = greedy_golden(3);
+  TemporaryFile chat(
+      "chat.json",
+      R"({"messages": [{"role": "user", "content": "The password of Pine Tower is 90417."},
+    {"role": "assistant", "content": "I shall remember that."},
+    {"role": "user", "content": "The password of Pine Tower is now 33586. What is the password of Pine Tower?"}]})");
+  const std::vector<std::string> base = {"render", "-f", chat.path.string(), "--reasoning-effort",
+                                         "off"};
+  EXPECT_EQ(palimpsest(on_demo(base)).out, golden["prompt_text"].get<std::string>());
+  auto with_ids = base;
+  with_ids.push_back("--ids");
+  EXPECT_EQ(palimpsest(on_demo(with_ids)).out, join_ids(golden["prompt_ids"]) + "\n");
+}
+
+TEST(Render, BadChatsNameFileAndField) {
+  TemporaryFile chat("bad_chat.json", R"({"messages": [{"role": "emperor", "content": "x"}]})");
+  expect_failure(on_demo({"render", "-f", chat.path.string()}),
+                 {chat.path.string(), "messages[0]"});
+}
+
+TEST(Eval, FirstIdOfAWindowIsNotScored) {
+  TemporaryFile text("text",
+                     "The old man sat down by the fire, and for some time he said nothing.");
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"eval", "-f", text.path.string(), "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ChildResult result = palimpsest(on_demo(arguments));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out);
+  };
+  const json whole = run({});
+  EXPECT_EQ(whole["tokens"], 17);
+  EXPECT_EQ(whole["scored"], 16);
+  const json windows = run({"--ctx", "5"});  // 5 + 5 + 5 + 2
+  EXPECT_EQ(windows["windows"], 4);
+  EXPECT_EQ(windows["scored"], 13);
+  const json bos = run({"--ctx", "6", "--bos"});
+  EXPECT_EQ(bos["scored"], 17);
+  EXPECT_EQ(bos["windows"], 4);
+  EXPECT_GT(windows["nll_mean"].get<double>(), whole["nll_mean"].get<double>())
+      << "less context, worse predictions";
+  EXPECT_NEAR(whole["perplexity"].get<double>(), std::exp(whole["nll_mean"].get<double>()), 1e-9);
+  EXPECT_EQ(run({"--tokens", "10"})["scored"], 9);
+}
+
+TEST(Eval, ReproducesTheRecordedWindow) {
+  const auto text = test::shared_path("models/demo-k3/eval.txt");
+  if (text.empty()) GTEST_SKIP() << "shared data absent: models/demo-k3/eval.txt";
+  const json golden = json::parse(std::ifstream(test::project_path("models/demo/golden/nll.json")));
+  const ChildResult result =
+      palimpsest(on_demo({"eval", "-f", text.string(), "--tokens", "4096", "--ctx", "4096",
+                          "--cache-type", "f32", "--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const double recorded = golden["windows"][0]["nll_sum"];
+  EXPECT_NEAR(json::parse(result.out)["nll_sum"].get<double>(), recorded, 1e-3 * recorded);
+}
+
+TEST(Recall, ReportsWhatTheModelAnswered) {
+  TemporaryFile filler(
+      "filler",
+      "The road went on by the river, and the trees were green.\n\nNobody spoke for a while. ");
+  const ChildResult result = palimpsest(
+      on_demo({"recall", "-f", filler.path.string(), "--tokens", "300", "--seed", "3", "--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json report = json::parse(result.out);
+  EXPECT_EQ(report["tokens"], 300);
+  EXPECT_NE(report["told"], report["overwritten"]);
+  EXPECT_EQ(report["newest"].get<bool>(), report["answer"] == report["overwritten"]);
+  EXPECT_EQ(report["list_bytes"], 300 * 2 * 320 * 2);
+  EXPECT_GT(report["kv_cache_bytes"], report["list_bytes"]);
+  EXPECT_LT(report["told_at"], report["overwritten_at"]);
+}
+
+TEST(Recall, NeedsAFiller) {
+  expect_usage_error({"recall", "-m", tiny()}, {"filler"});
+}
+
+}  // namespace
+}  // namespace palimpsest
