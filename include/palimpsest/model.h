@@ -36,6 +36,8 @@ class Model {
   const std::filesystem::path& path() const;
   /// Bytes of the mapped tensor data.
   std::int64_t file_bytes() const;
+  /// Bytes of weights that had to be copied because they are computed with in another form than they are stored in.
+  std::int64_t owned_bytes() const;
   /// Tensors of the checkpoint that the text model does not use (a vision tower), for people to be told about.
   const std::vector<std::string>& unused_tensors() const;
 

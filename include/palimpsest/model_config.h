@@ -10,10 +10,29 @@
 namespace palimpsest {
 
 /// Families whose checkpoints differ in tensor names or formulas. Told apart by the keys of config.json alone.
-enum class Family : std::uint8_t { kKimiK3, kKimiLinear };
+enum class Family : std::uint8_t {
+  kKimiK3,
+  kKimiLinear,
+  kGpt2,
+  kLlama,
+  kLinearAttention,  ///< the four of flash-linear-attention: linear_attn, delta_net, gated_deltanet, kda
+  kDeltaNet,
+  kGatedDeltaNet,
+  kKda,
+  kQwen3Next,
+  kQwen3_5,
+  kQwen3_5Moe,
+};
 
-/// What mixes tokens along the sequence: a page of fixed size (KDA) or a list that grows (MLA).
-enum class Mixer : std::uint8_t { kKimiDeltaAttention, kLatentAttention };
+/// What mixes tokens along the sequence: a page of fixed size, or a list that grows (latent and softmax attention).
+enum class Mixer : std::uint8_t {
+  kKimiDeltaAttention,
+  kLatentAttention,
+  kSoftmaxAttention,
+  kLinearAttention,
+  kDeltaNet,
+  kGatedDeltaNet,
+};
 /// What mixes channels: one gated MLP, or routed experts beside a shared one.
 enum class Ffn : std::uint8_t { kDense, kMixtureOfExperts };
 /// How a layer's input is made from the outputs before it: their running sum, or attention over block outputs.
@@ -40,11 +59,45 @@ struct KdaConfig {
   std::int64_t num_heads = 0;
   std::int64_t head_dim = 0;     ///< K = V
   std::int64_t conv_kernel = 0;  ///< taps of the short convolution; conv_kernel - 1 inputs are carried
+  bool output_gate_bias = false; ///< a bias behind a low-rank output gate
   KdaGate gate = KdaGate::kSoftplus;
   double gate_lower_bound = 0;  ///< negative; only for KdaGate::kBounded
   KdaOutputGate output_gate = KdaOutputGate::kLowRank;
 
   std::int64_t projection_size() const { return num_heads * head_dim; }
+};
+
+/// Softmax attention with grouped keys and values, and rotary positions on the first 2 * rope_inv_freq.size() channels of a head.
+struct SoftmaxAttentionConfig {
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::vector<double> rope_inv_freq;  ///< angle per position, scaling applied; empty: no rotation
+  double rope_attention_factor = 1;   ///< multiplies cos and sin (YaRN)
+  bool qk_norm = false;               ///< RMSNorm of every head of q and k
+  bool output_gate = false;           ///< o * sigmoid(gate), gate projected beside q
+  bool bias = false;                  ///< on all projections
+
+  std::int64_t cache_width() const { return 2 * num_kv_heads * head_dim; }
+};
+
+/// What linear attention does to q and k before the page.
+enum class FeatureMap : std::uint8_t { kIdentity, kRelu, kEluPlus1, kHadamard };
+
+/// Linear attention, DeltaNet and Gated DeltaNet: one page [num_value_heads, value_dim, key_dim] a layer.
+struct PageMixerConfig {
+  std::int64_t num_heads = 0;        ///< of q and k
+  std::int64_t num_value_heads = 0;  ///< a multiple; value head j reads head j / (num_value_heads / num_heads)
+  std::int64_t key_dim = 0;
+  std::int64_t value_dim = 0;
+  std::int64_t conv_kernel = 0;  ///< taps of the short convolutions; 0: none
+  bool beta = true;              ///< DeltaNet: a learned write strength; else 1
+  double beta_scale = 1;         ///< 2 where negative eigenvalues are allowed
+  bool output_gate = false;      ///< norm(o) * silu(gate)
+  FeatureMap feature_map = FeatureMap::kIdentity;  ///< linear attention only
+
+  std::int64_t key_size() const { return num_heads * key_dim; }
+  std::int64_t value_size() const { return num_value_heads * value_dim; }
 };
 
 /// Multi-head latent attention without positions. The list keeps cache_width() values a token.
@@ -62,8 +115,9 @@ struct MlaConfig {
   std::int64_t cache_width() const { return kv_lora_rank + qk_rope_head_dim; }
 };
 
-/// SiTU-GLU (beta, linear_beta) or SwiGLU; the same function in the dense MLP, the experts and the shared expert.
-enum class ActivationKind : std::uint8_t { kSitu, kSwiglu };
+/// SiTU-GLU (beta, linear_beta) or SwiGLU, the same function in the dense MLP, the experts and the shared expert; or an MLP without a gate,
+/// down(gelu(up x + b) + b).
+enum class ActivationKind : std::uint8_t { kSitu, kSwiglu, kGeluTanh };
 struct Activation {
   ActivationKind kind = ActivationKind::kSwiglu;
   double beta = 0;         ///< only for kSitu
@@ -75,8 +129,10 @@ struct MlpConfig {
   std::int64_t intermediate_size = 0;
 };
 
-/// Routed experts: sigmoid scores, bias-corrected top-k, weights from the unbiased scores.
+/// Routed experts: sigmoid scores, bias-corrected top-k, weights from the unbiased scores; or the top-k of a softmax.
 struct MoeConfig {
+  bool softmax_scores = false;   ///< softmax over all experts, no correction bias
+  bool shared_gate = false;      ///< shared expert * sigmoid(shared_expert_gate x)
   std::int64_t num_experts = 0;
   std::int64_t experts_per_token = 0;
   std::int64_t num_shared_experts = 0;  ///< fused into one MLP of shared_intermediate_size(); 0: none
@@ -88,7 +144,9 @@ struct MoeConfig {
   std::int64_t n_group = 1;     ///< groups the experts are chosen by; 1: no groups
   std::int64_t topk_group = 1;  ///< groups kept a token
 
-  std::int64_t shared_intermediate_size() const { return num_shared_experts * intermediate_size; }
+  std::int64_t shared_size = 0;  ///< width of the shared MLP where it is not num_shared_experts * intermediate_size
+
+  std::int64_t shared_intermediate_size() const { return shared_size > 0 ? shared_size : num_shared_experts * intermediate_size; }
 };
 
 /// Everything config.json says about the text model. A plain aggregate: read and checked once by parse_model_config,
@@ -101,7 +159,10 @@ struct ModelConfig {
   std::int64_t vocab_size = 0;
   std::int64_t hidden_size = 0;
   std::int64_t max_position_embeddings = 0;  ///< longest sequence the model was made for, in tokens
-  double rms_norm_eps = 0;
+  double rms_norm_eps = 0;           ///< of RMSNorm, or of LayerNorm
+  bool layer_norm = false;           ///< LayerNorm with bias instead of RMSNorm
+  bool zero_centred_norms = false;   ///< RMSNorm weights are stored less one (not those of page outputs)
+  bool learned_positions = false;    ///< an embedding a position is added to the token's
   bool tie_word_embeddings = false;
   std::int64_t bos_token_id = -1;           ///< -1: none
   std::vector<std::int64_t> eos_token_ids;  ///< may be empty
@@ -110,6 +171,8 @@ struct ModelConfig {
   std::vector<LayerSpec> layers;
   KdaConfig kda;                    ///< when a layer has Mixer::kKimiDeltaAttention
   MlaConfig mla;                    ///< when a layer has Mixer::kLatentAttention
+  SoftmaxAttentionConfig attention; ///< when a layer has Mixer::kSoftmaxAttention
+  PageMixerConfig page;             ///< when a layer has Mixer::kLinearAttention, kDeltaNet or kGatedDeltaNet
   Activation activation;
   MlpConfig mlp;                    ///< when a layer has Ffn::kDense
   MoeConfig moe;                    ///< when a layer has Ffn::kMixtureOfExperts

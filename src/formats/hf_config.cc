@@ -150,6 +150,18 @@ std::vector<std::int64_t> JsonObject::find_integer_or_integers(std::string_view 
   return {to_integer(*value, range, where(key))};
 }
 
+std::vector<std::string> JsonObject::find_strings(std::string_view key) const {
+  const json* value = member(*node_->value, key);
+  if (!value) return {};
+  if (!value->is_array()) throw wrong_type(where(key), "a list of strings", *value);
+  std::vector<std::string> list;
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    if (!(*value)[i].is_string()) throw wrong_type(fmt::format("{}[{}]", where(key), i), "a string", (*value)[i]);
+    list.push_back((*value)[i].get<std::string>());
+  }
+  return list;
+}
+
 JsonObject JsonObject::object(std::string_view key) const { return require(find_object(key), where(key)); }
 std::int64_t JsonObject::integer(std::string_view key, IntegerRange range) const {
   return require(find_integer(key, range), where(key));

@@ -57,6 +57,9 @@ class JsonObject {
   /// A list of integers, or one integer standing for a list of one.
   std::vector<std::int64_t> find_integer_or_integers(std::string_view key, IntegerRange range = {}) const;
 
+  /// A list of strings; empty when the key is absent.
+  std::vector<std::string> find_strings(std::string_view key) const;
+
   /// "config.json: text_config.hidden_size"
   std::string where(std::string_view key) const;
 

@@ -42,11 +42,27 @@ struct RmsNormArgs {
   Tensor y;  ///< [T, width]; may be x
 };
 
-/// y = x * rsqrt(mean(x^2) + eps) * weight * sigmoid(gate), the mean over one head: the output norm of KDA.
+/// A function of one number.
+enum class Unary : std::uint8_t {
+  kSigmoid,
+  kSilu,      ///< x sigmoid(x)
+  kRelu,
+  kEluPlus1,  ///< x + 1 above zero, exp(x) below: a positive feature map
+  kGeluTanh,  ///< x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): gelu_new
+};
+/// y = f(x)
+struct UnaryArgs {
+  Tensor x;  ///< any shape
+  Unary function = Unary::kSigmoid;
+  Tensor y;  ///< same; may be x
+};
+
+/// y = x * rsqrt(mean(x^2) + eps) * weight * f(gate), the mean over one head: the output norm of KDA (sigmoid) and Gated DeltaNet (silu).
 struct GatedRmsNormArgs {
   Tensor x;       ///< [T, H, V]
   Tensor weight;  ///< [V], shared by the heads
   Tensor gate;    ///< [T, H, V]
+  Unary function = Unary::kSigmoid;  ///< kSigmoid or kSilu
   float eps = 0;
   Tensor y;  ///< [T, H, V]; may be x
 };
@@ -62,7 +78,7 @@ struct L2NormArgs {
 /// Depthwise causal convolution with history, then SiLU: y[t,c] = silu(sum_i weight[c,i] * s[t - W + 1 + i, c]), where s is x continued
 /// into the past by the sequence's tail. Tap W-1 multiplies the current row. The tail is replaced by the last W-1 rows of (tail, x).
 struct ShortConvArgs {
-  Tensor x;       ///< [T, D]
+  Tensor x;       ///< [T, D]; rows may lie apart (columns of a wider matrix)
   Tensor weight;  ///< F32 [D, W], W <= 8
   Tensor tails;   ///< F32 [slots, W - 1, D], oldest row first; may be strided in its first dimension
   RaggedRows rows;
@@ -81,12 +97,6 @@ struct DecayGateArgs {
   DecayGateKind kind = DecayGateKind::kBounded;
   float lower_bound = -5;
   Tensor g;  ///< [T, H, K]; may be f
-};
-
-/// y = sigmoid(x)
-struct SigmoidArgs {
-  Tensor x;  ///< any shape
-  Tensor y;  ///< same; may be x
 };
 
 /// What a page forgets each token: S <- decay(S).
@@ -155,6 +165,20 @@ struct LatentAttentionArgs {
   LatentForm form = LatentForm::kAuto;
 };
 
+/// Causal softmax attention with grouped keys and values over the list (which already holds this batch's rows): with G = H / Hkv,
+///     o_h = softmax(scale * q_h K_{h/G}^T) V_{h/G}
+/// A list row holds the keys of all Hkv heads, then the values of all Hkv heads. Key blocks lie on a fixed grid of absolute positions and are
+/// walked in order with an online softmax: no T x T matrix.
+struct SoftmaxAttentionArgs {
+  Tensor q;        ///< [T, H, dk]
+  PagedList list;  ///< width Hkv * (dk + dv)
+  RaggedRows rows;
+  Tensor past;  ///< I64 [N]: list length before this batch
+  std::int64_t num_kv_heads = 1;
+  float scale = 1;
+  Tensor o;  ///< [T, H, dv]
+};
+
 /// The gated unit between the two halves of an MLP.
 enum class Glu : std::uint8_t {
   kSwiglu,  ///< silu(gate) * up
@@ -175,8 +199,59 @@ struct GluArgs {
 /// y = x * sigmoid(gate)
 struct MultiplySigmoidArgs {
   Tensor x;     ///< any shape
-  Tensor gate;  ///< same
+  Tensor gate;  ///< same, or [T, 1] for one gate a row
   Tensor y;     ///< same; may be x
+};
+
+/// y *= x
+struct MultiplyArgs {
+  Tensor x;  ///< any shape
+  Tensor y;  ///< same
+};
+
+/// y[t] += bias
+struct AddBiasArgs {
+  Tensor bias;  ///< F32 [width]
+  Tensor y;     ///< [T, width]
+};
+
+/// y *= factor
+struct ScaleArgs {
+  float factor = 1;
+  Tensor y;  ///< any shape
+};
+
+/// y = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias, mean and (biased) variance over the row.
+struct LayerNormArgs {
+  Tensor x;       ///< [T, width]
+  Tensor weight;  ///< F32 [width]
+  Tensor bias;    ///< F32 [width]
+  float eps = 0;
+  Tensor y;  ///< [T, width]; may be x
+};
+
+/// The absolute position of every row.
+struct PositionsArgs {
+  RaggedRows rows;
+  Tensor past;  ///< I64 [N]
+  Tensor out;   ///< I32 [T]
+};
+
+/// cos and sin of position * inv_freq[i] * attention factor, for the rows of a batch; angles are computed in double.
+struct RotaryTableArgs {
+  Tensor inv_freq;  ///< F64 [n]
+  RaggedRows rows;
+  Tensor past;             ///< I64 [N]
+  double attention_factor = 1;
+  Tensor cos;  ///< F32 [T, n]
+  Tensor sin;  ///< F32 [T, n]
+};
+
+/// Rotary position embedding of the first 2 n channels of every head, in place: (x_i, x_{i+n}) <- (x_i cos_i - x_{i+n} sin_i, x_{i+n} cos_i + x_i sin_i).
+struct RotaryArgs {
+  Tensor x;    ///< [T, H, D], D >= 2 n
+  Tensor cos;  ///< F32 [T, n]
+  Tensor sin;  ///< F32 [T, n]
 };
 
 /// y += x
@@ -195,11 +270,15 @@ struct AttentionResidualArgs {
   Tensor p;  ///< [T, M] depth weights for observers, or absent
 };
 
-/// Sigmoid router with selection bias (noaux_tc): s = sigmoid(logits); the top_k experts by s + bias (ties: lowest index; with n_group > topk_group
+/// How a router turns logits into scores.
+enum class RouterScore : std::uint8_t { kSigmoid, kSoftmax };
+
+/// Router with selection bias (noaux_tc): s = sigmoid(logits), or softmax over all experts; the top_k experts by s + bias (ties: lowest index; with n_group > topk_group
 /// only inside the topk_group groups with the largest sum of their two best); weights = s there, / (sum + 1e-20) if renormalize, * scale.
 struct RouterArgs {
   Tensor logits;  ///< F32 [T, E]
-  Tensor bias;    ///< F32 [E]
+  RouterScore score = RouterScore::kSigmoid;
+  Tensor bias;    ///< F32 [E], or absent for 0
   std::int32_t top_k = 1;
   std::int32_t n_group = 1;
   std::int32_t topk_group = 1;

@@ -7,38 +7,13 @@
 #include <iterator>
 
 #include "base/mapped_file.h"
-#include "formats/hf_config.h"
+#include "model/families/config_reading.h"
 #include "palimpsest/model_config.h"
 
 namespace palimpsest {
 namespace {
 
-using formats::IntegerRange;
-using formats::JsonObject;
-
-// Bounds far above any model, low enough that products of three sizes stay inside 64 bits.
-constexpr IntegerRange kSize{1, 1 << 20};
-constexpr IntegerRange kVocabulary{1, 1 << 24};
-constexpr IntegerRange kLayers{1, 1024};
-constexpr IntegerRange kExperts{1, 1 << 14};
-constexpr IntegerRange kPositions{1, std::int64_t{1} << 40};
-
-Error bad(const std::string& where, const std::string& text) {
-  return make_error(ErrorCode::kInvalidFile, "{}: {}", where, text);
-}
-
-/// Requires a value that this library computes with; everything else is a different model.
-void require_string(const JsonObject& json, std::string_view key, std::string_view expected) {
-  const std::string found = json.string(key);
-  if (found != expected) {
-    throw make_error(ErrorCode::kUnsupported, "{}: '{}' is not supported, only '{}'", json.where(key), found, expected);
-  }
-}
-void require_boolean(const JsonObject& json, std::string_view key, bool expected) {
-  if (json.boolean(key) != expected) {
-    throw make_error(ErrorCode::kUnsupported, "{}: {} is not supported, only {}", json.where(key), !expected, expected);
-  }
-}
+using namespace config_reading;
 
 /// Kimi K3 is told by its own keys. One of them is enough: then all the others are required, so that a damaged K3 config
 /// is an error and never a Kimi-Linear model.
@@ -179,17 +154,6 @@ void check_quantization(const JsonObject& root, const JsonObject& text) {
   }
 }
 
-void read_token_ids(const JsonObject& root, const JsonObject& text, ModelConfig& config) {
-  const IntegerRange ids{0, config.vocab_size - 1};
-  const auto one = [&](std::string_view key) {
-    const auto inner = text.find_integer(key, ids);
-    return inner ? *inner : root.find_integer(key, ids).value_or(-1);
-  };
-  config.bos_token_id = one("bos_token_id");
-  config.pad_token_id = one("pad_token_id");
-  config.eos_token_ids = (text.has("eos_token_id") ? text : root).find_integer_or_integers("eos_token_id", ids);
-}
-
 }  // namespace
 
 ModelConfig parse_model_config(std::string_view json, std::string_view file) {
@@ -198,10 +162,11 @@ ModelConfig parse_model_config(std::string_view json, std::string_view file) {
   const JsonObject text = wrapped.value_or(root);
   const auto linear = text.find_object("linear_attn_config");
   if (!linear) {
-    const auto type = root.find_string("model_type");
+    const auto type = text.has("model_type") ? text.find_string("model_type") : root.find_string("model_type");
+    if (const FamilyReader reader = type ? find_family_reader(*type) : nullptr) return reader(root, text);
     if (type && *type != "kimi_k3" && *type != "kimi_linear") {
-      throw make_error(ErrorCode::kUnsupported, "{}: '{}' is not supported, only kimi_k3 and kimi_linear",
-                       root.where("model_type"), *type);
+      throw make_error(ErrorCode::kUnsupported, "{}: '{}' is not supported, only {}", root.where("model_type"), *type,
+                       supported_model_types());
     }
     throw bad(text.where("linear_attn_config"), "required, but missing");
   }
@@ -236,35 +201,6 @@ ModelConfig parse_model_config(std::string_view json, std::string_view file) {
 ModelConfig load_model_config(const std::string& folder) {
   const auto file = value_or_throw(base::MappedFile::open(std::filesystem::path(folder) / "config.json"));
   return parse_model_config({reinterpret_cast<const char*>(file.bytes().data()), file.size()});
-}
-
-std::string_view family_name(Family family) noexcept { return family == Family::kKimiK3 ? "kimi_k3" : "kimi_linear"; }
-std::string_view mixer_name(Mixer mixer) noexcept { return mixer == Mixer::kKimiDeltaAttention ? "kda" : "mla"; }
-std::string_view ffn_name(Ffn ffn) noexcept { return ffn == Ffn::kDense ? "dense" : "moe"; }
-std::string_view residual_name(Residual r) noexcept { return r == Residual::kSum ? "sum" : "block attention"; }
-
-std::string to_string(const ModelConfig& c) {
-  std::string out;
-  const auto line = [&]<class... A>(fmt::format_string<A...> format, A&&... args) {
-    fmt::format_to(std::back_inserter(out), format, std::forward<A>(args)...);
-    out += '\n';
-  };
-  line("{}: {} layers, hidden {}, vocabulary {}, up to {} positions{}", family_name(c.family), c.num_layers(), c.hidden_size,
-       c.vocab_size, c.max_position_embeddings, c.has_vision ? ", vision tower" : "");
-  line("kda: {} heads of {}, convolution {}, {} gate", c.kda.num_heads, c.kda.head_dim, c.kda.conv_kernel,
-       c.kda.gate == KdaGate::kBounded ? fmt::format("bounded ({})", c.kda.gate_lower_bound) : "softplus");
-  line("mla: {} heads of {}+{} keys and {} values, latent {}, query rank {}{}", c.mla.num_heads, c.mla.qk_nope_head_dim,
-       c.mla.qk_rope_head_dim, c.mla.v_head_dim, c.mla.kv_lora_rank, c.mla.q_lora_rank,
-       c.mla.output_gate ? ", output gate" : "");
-  line("dense: {}; moe: {} of {} experts of {}x{}, {} shared", c.mlp.intermediate_size, c.moe.experts_per_token,
-       c.moe.num_experts, c.expert_width(), c.moe.intermediate_size, c.moe.num_shared_experts);
-  for (std::size_t begin = 0, end = 0; begin < c.layers.size(); begin = end) {
-    while (end < c.layers.size() && c.layers[end] == c.layers[begin]) ++end;
-    const std::string range = end - begin == 1 ? fmt::format("layer {}", begin) : fmt::format("layers {}-{}", begin, end - 1);
-    line("{}: {}, {}, residual {}", range, mixer_name(c.layers[begin].mixer), ffn_name(c.layers[begin].ffn),
-         residual_name(c.layers[begin].residual));
-  }
-  return out;
 }
 
 }  // namespace palimpsest

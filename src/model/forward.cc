@@ -19,10 +19,14 @@ Tensor as_tensor(std::span<T> values, DType dtype) {
 }
 
 void run_mixer(MixerContext& mix, const ModelConfig& config, const LayerWeights& w, std::int64_t layer, const Tensor& x, const Tensor& y) {
-  if (const auto* kda = std::get_if<KdaWeights>(&w.mixer)) {
-    kimi_delta_attention(mix, config.kda, static_cast<float>(config.rms_norm_eps), *kda, layer, x, y);
-  } else {
-    latent_attention(mix, config.mla, std::get<MlaWeights>(w.mixer), layer, x, y);
+  const float eps = static_cast<float>(config.rms_norm_eps);
+  switch (config.layers[static_cast<std::size_t>(layer)].mixer) {
+    case Mixer::kKimiDeltaAttention: return kimi_delta_attention(mix, config.kda, eps, std::get<KdaWeights>(w.mixer), layer, x, y);
+    case Mixer::kLatentAttention: return latent_attention(mix, config.mla, std::get<MlaWeights>(w.mixer), layer, x, y);
+    case Mixer::kSoftmaxAttention: return softmax_attention(mix, config.attention, eps, std::get<SoftmaxAttentionWeights>(w.mixer), layer, x, y);
+    case Mixer::kLinearAttention: return linear_attention(mix, config.page, eps, std::get<PageMixerWeights>(w.mixer), layer, x, y);
+    case Mixer::kDeltaNet: return delta_net(mix, config.page, eps, std::get<PageMixerWeights>(w.mixer), layer, x, y);
+    case Mixer::kGatedDeltaNet: return gated_delta_net(mix, config.page, eps, std::get<PageMixerWeights>(w.mixer), layer, x, y);
   }
 }
 
@@ -35,6 +39,35 @@ void run_ffn(ExecContext& ctx, const ModelConfig& config, const Weights& weights
   }
 }
 
+/// RMSNorm, or LayerNorm where there is a bias.
+void normalize(ExecContext& ctx, const ModelConfig& config, const NormWeights& w, const Tensor& x, const Tensor& y) {
+  const float eps = static_cast<float>(config.rms_norm_eps);
+  if (w.bias.defined()) ops::layer_norm(ctx, {.x = x, .weight = w.weight, .bias = w.bias, .eps = eps, .y = y});
+  else ops::rms_norm(ctx, {.x = x, .weight = w.weight, .eps = eps, .y = y});
+}
+
+/// Token embeddings, plus those of the positions where they are learned.
+void embed(MixerContext& mix, const Weights& weights, const Tensor& tokens, const Tensor& out) {
+  ExecContext& ctx = mix.exec;
+  ops::embedding(ctx, {.table = weights.embed_tokens, .ids = tokens, .out = out});
+  if (!weights.positions.defined()) return;
+  const ArenaScope scope(ctx.workspace);
+  const Tensor positions = ctx.workspace.allocate(DType::kI32, {out.size(0)}), added = ctx.workspace.allocate(DType::kF32, {out.size(0), out.size(1)});
+  ops::positions(ctx, {.rows = mix.rows, .past = mix.past, .out = positions});
+  ops::embedding(ctx, {.table = weights.positions, .ids = positions, .out = added});
+  ops::add(ctx, {.x = added, .y = out});
+}
+
+/// The angles that all layers rotate by, where the model rotates.
+void prepare_rotation(MixerContext& mix, const SoftmaxAttentionConfig& config, std::int64_t rows) {
+  const auto n = static_cast<std::int64_t>(config.rope_inv_freq.size());
+  if (n == 0) return;
+  mix.rope_cos = mix.exec.workspace.allocate(DType::kF32, {rows, n});
+  mix.rope_sin = mix.exec.workspace.allocate(DType::kF32, {rows, n});
+  ops::rotary_table(mix.exec, {.inv_freq = as_tensor(std::span(config.rope_inv_freq), DType::kF64), .rows = mix.rows, .past = mix.past,
+                               .attention_factor = config.rope_attention_factor, .cos = mix.rope_cos, .sin = mix.rope_sin});
+}
+
 /// Norm and head over the rows whose logits are wanted.
 Tensor project_logits(ExecContext& ctx, const ModelConfig& config, const Weights& weights, const Tensor& stream,
                       std::span<const std::int32_t> rows) {
@@ -44,7 +77,7 @@ Tensor project_logits(ExecContext& ctx, const ModelConfig& config, const Weights
   const ArenaScope scope(ctx.workspace);
   const Tensor wanted = ctx.workspace.allocate(DType::kF32, {R, config.hidden_size});
   ops::embedding(ctx, {.table = {.dense = stream}, .ids = as_tensor(rows, DType::kI32), .out = wanted});
-  ops::rms_norm(ctx, {.x = wanted, .weight = weights.norm, .eps = static_cast<float>(config.rms_norm_eps), .y = wanted});
+  normalize(ctx, config, weights.norm, wanted, wanted);
   ops::matmul(ctx, {.x = wanted, .w = weights.lm_head, .y = logits});
   return logits;
 }
@@ -54,15 +87,15 @@ Tensor project_logits(ExecContext& ctx, const ModelConfig& config, const Weights
 Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePool& states, Observer* observer) {
   const ModelConfig& config = model.config();
   const Weights& weights = model.weights();
-  const float eps = static_cast<float>(config.rms_norm_eps);
 
   ctx.workspace.reset_to(0);
   const Tensor past = states.prepare(batch.slots, batch.cu_seqlens);
-  MixerContext mix{ctx, states, {as_tensor(batch.cu_seqlens, DType::kI64), as_tensor(batch.slots, DType::kI32)}, past};
+  MixerContext mix{ctx, states, {as_tensor(batch.cu_seqlens, DType::kI64), as_tensor(batch.slots, DType::kI32)}, past, {}, {}};
+  prepare_rotation(mix, config.attention, batch.rows());
 
   ResidualStream stream(ctx, config, batch.rows());
   const Tensor x = ctx.workspace.allocate(DType::kF32, {batch.rows(), config.hidden_size});
-  ops::embedding(ctx, {.table = weights.embed_tokens, .ids = as_tensor(batch.tokens, DType::kI32), .out = stream.running()});
+  embed(mix, weights, as_tensor(batch.tokens, DType::kI32), stream.running());
   if (observer) observer->on_hidden(0, stream.running());
 
   for (std::int64_t l = 0; l < config.num_layers(); ++l) {
@@ -70,11 +103,11 @@ Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePo
 
     const Tensor h = stream.read(w.self_attention_res);
     if (config.attn_res_block_size > 0 && l % config.attn_res_block_size == 0) stream.bank();
-    ops::rms_norm(ctx, {.x = h, .weight = w.input_layernorm, .eps = eps, .y = x});
+    normalize(ctx, config, w.input_layernorm, h, x);
     run_mixer(mix, config, w, l, x, stream.output());
     stream.add_output();
 
-    ops::rms_norm(ctx, {.x = stream.read(w.mlp_res), .weight = w.post_attention_layernorm, .eps = eps, .y = x});
+    normalize(ctx, config, w.post_attention_layernorm, stream.read(w.mlp_res), x);
     run_ffn(ctx, config, weights, l, x, stream.output());
     stream.add_output();
 

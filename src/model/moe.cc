@@ -16,7 +16,8 @@ Route route(ExecContext& ctx, const MoeConfig& config, const MoeWeights& w, cons
   const Route chosen = {.ids = ctx.workspace.allocate(DType::kI32, {T, k}),
                         .weights = ctx.workspace.allocate(DType::kF32, {T, k})};
   const ArenaScope scope(ctx.workspace);
-  ops::router(ctx, {.logits = project(ctx, x, w.gate), .bias = w.e_score_correction_bias,
+  ops::router(ctx, {.logits = project(ctx, x, w.gate), .score = config.softmax_scores ? RouterScore::kSoftmax : RouterScore::kSigmoid,
+                    .bias = w.e_score_correction_bias,
                     .top_k = static_cast<std::int32_t>(k), .n_group = static_cast<std::int32_t>(config.n_group),
                     .topk_group = static_cast<std::int32_t>(config.topk_group), .renormalize = config.renormalize,
                     .scale = static_cast<float>(config.routed_scaling), .ids = chosen.ids, .weights = chosen.weights});
@@ -57,6 +58,9 @@ void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, Exper
   if (config.moe.num_shared_experts > 0) {
     const Tensor shared = ctx.workspace.allocate(DType::kF32, {x.size(0), config.hidden_size});
     mlp(ctx, glu_params(config.activation), w.shared_experts, x, shared);
+    if (w.shared_expert_gate.defined()) {
+      ops::multiply_sigmoid(ctx, {.x = shared, .gate = project(ctx, x, w.shared_expert_gate), .y = shared});
+    }
     ops::add(ctx, {.x = shared, .y = y});
   }
 }

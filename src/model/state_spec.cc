@@ -18,6 +18,21 @@ StateSpec state_spec(const ModelConfig& config, DType list_dtype) {
       case Mixer::kLatentAttention:
         spec.entries.push_back({StateKind::kList, layer, "latent", list_dtype, {config.mla.cache_width()}});
         break;
+      case Mixer::kSoftmaxAttention:
+        spec.entries.push_back({StateKind::kList, layer, "keys_values", list_dtype, {config.attention.cache_width()}});
+        break;
+      case Mixer::kLinearAttention:
+      case Mixer::kDeltaNet:
+      case Mixer::kGatedDeltaNet: {
+        const PageMixerConfig& page = config.page;
+        spec.entries.push_back({StateKind::kPage, layer, "page", DType::kF32, {page.num_value_heads, page.value_dim, page.key_dim}});
+        if (page.conv_kernel == 0) break;
+        for (const char* name : {"conv_q", "conv_k"}) {
+          spec.entries.push_back({StateKind::kConvTail, layer, name, DType::kF32, {page.conv_kernel - 1, page.key_size()}});
+        }
+        spec.entries.push_back({StateKind::kConvTail, layer, "conv_v", DType::kF32, {page.conv_kernel - 1, page.value_size()}});
+        break;
+      }
     }
   }
   return spec;
@@ -26,9 +41,12 @@ StateSpec state_spec(const ModelConfig& config, DType list_dtype) {
 std::int64_t kv_cache_bytes_per_token(const ModelConfig& config, DType dtype) {
   std::int64_t values = 0;
   for (const LayerSpec& layer : config.layers) {
-    values += layer.mixer == Mixer::kLatentAttention
-                  ? config.mla.num_heads * (config.mla.qk_head_dim() + config.mla.v_head_dim)
-                  : 2 * config.kda.projection_size();
+    switch (layer.mixer) {
+      case Mixer::kLatentAttention: values += config.mla.num_heads * (config.mla.qk_head_dim() + config.mla.v_head_dim); break;
+      case Mixer::kKimiDeltaAttention: values += 2 * config.kda.projection_size(); break;
+      case Mixer::kSoftmaxAttention: values += config.attention.cache_width(); break;
+      default: values += config.page.key_size() + config.page.value_size(); break;
+    }
   }
   return values * dtype_size(dtype);
 }

@@ -7,11 +7,13 @@ namespace palimpsest {
 
 /// The memories of every layer of a model. Pages and convolution tails are F32; list rows have `list_dtype` (F32 or BF16).
 ///   kda: "page" [heads, head_dim, head_dim];  "conv_q", "conv_k", "conv_v" [conv_kernel - 1, heads * head_dim], in this order
+///   linear attention, DeltaNet, Gated DeltaNet: "page" [value heads, value_dim, key_dim]; "conv_q", "conv_k", "conv_v" where they convolve
+///   softmax attention: "keys_values" [2 kv_heads head_dim] a token: keys of all heads, then values
 ///   mla: "latent" [kv_lora_rank + qk_rope_head_dim] a token: the normed latent, then the shared key channels
 StateSpec state_spec(const ModelConfig& config, DType list_dtype = DType::kBF16);
 
 /// What a cache of per-head keys and values would take per token in the same layers and type: the figure to compare with.
-/// KDA layers count as if they were attention with their own heads.
+/// Page layers count as if they were attention with their own heads.
 std::int64_t kv_cache_bytes_per_token(const ModelConfig& config, DType dtype = DType::kBF16);
 
 }  // namespace palimpsest

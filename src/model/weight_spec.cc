@@ -61,6 +61,52 @@ constexpr RoleInfo kRoles[] = {
     {"self_attn.g_proj.weight", kRows},
     {"self_attn.o_proj.weight", kColumns},
 
+    {"wpe.weight"},
+    {"norm.bias"},
+    {"input_layernorm.bias"},
+    {"post_attention_layernorm.bias"},
+
+    {"self_attn.q_proj.weight", kRows},
+    {"self_attn.k_proj.weight", kRows},
+    {"self_attn.v_proj.weight", kRows},
+    {"attn.c_attn.weight"},
+    {"attn.c_attn.bias"},
+    {"self_attn.q_norm.weight"},
+    {"self_attn.k_norm.weight"},
+    {"self_attn.o_proj.weight", kColumns},
+    {"self_attn.o_proj.bias"},
+
+    {"attn.q_proj.weight", kRows},
+    {"attn.k_proj.weight", kRows},
+    {"attn.v_proj.weight", kRows},
+    {"linear_attn.in_proj_qkv.weight"},
+    {"linear_attn.in_proj_qkvz.weight", kRows},
+    {"attn.g_proj.weight", kRows},
+    {"attn.a_proj.weight", kRows},
+    {"attn.b_proj.weight", kRows},
+    {"linear_attn.in_proj_ba.weight", kRows},
+    {"attn.q_conv1d.weight", kRows},
+    {"attn.k_conv1d.weight", kRows},
+    {"attn.v_conv1d.weight", kRows},
+    {"linear_attn.conv1d.weight"},
+    {"attn.A_log", kRows, DType::kF32},
+    {"attn.dt_bias", kRows, DType::kF32},
+    {"attn.o_norm.weight"},
+    {"attn.o_proj.weight", kColumns},
+    {"attn.feature_map_q.layer1.weight"},
+    {"attn.feature_map_q.layer1.bias"},
+    {"attn.feature_map_q.layer2.weight"},
+    {"attn.feature_map_q.layer2.bias"},
+    {"attn.feature_map_k.layer1.weight"},
+    {"attn.feature_map_k.layer1.bias"},
+    {"attn.feature_map_k.layer2.weight"},
+    {"attn.feature_map_k.layer2.bias"},
+    {"attn.g_proj.1.bias", kRows},
+
+    {"mlp.up_proj.bias"},
+    {"mlp.down_proj.bias"},
+    {"mlp.shared_expert_gate.weight"},
+
     {"mlp.gate_proj.weight", kRows},
     {"mlp.up_proj.weight", kRows},
     {"mlp.down_proj.weight", kColumns},
@@ -81,6 +127,63 @@ static_assert(std::size(kRoles) == static_cast<std::size_t>(Role::kCount), "one 
 
 const RoleInfo& info(Role role) { return kRoles[static_cast<std::size_t>(role)]; }
 
+// Where a family spells a role otherwise.
+struct OtherName {
+  Role role;
+  std::string_view name;
+};
+constexpr OtherName kGpt2Names[] = {
+    {Role::kEmbedTokens, "wte.weight"},          {Role::kFinalNorm, "ln_f.weight"},
+    {Role::kFinalNormBias, "ln_f.bias"},         {Role::kInputNorm, "ln_1.weight"},
+    {Role::kInputNormBias, "ln_1.bias"},         {Role::kPostAttentionNorm, "ln_2.weight"},
+    {Role::kPostAttentionNormBias, "ln_2.bias"}, {Role::kAttentionOutput, "attn.c_proj.weight"},
+    {Role::kAttentionOutputBias, "attn.c_proj.bias"}, {Role::kMlpUp, "mlp.c_fc.weight"},
+    {Role::kMlpUpBias, "mlp.c_fc.bias"},         {Role::kMlpDown, "mlp.c_proj.weight"},
+    {Role::kMlpDownBias, "mlp.c_proj.bias"},
+};
+constexpr OtherName kFlaNames[] = {
+    {Role::kEmbedTokens, "model.embeddings.weight"}, {Role::kInputNorm, "attn_norm.weight"},
+    {Role::kPostAttentionNorm, "mlp_norm.weight"},   {Role::kKdaQ, "attn.q_proj.weight"},
+    {Role::kKdaK, "attn.k_proj.weight"},             {Role::kKdaV, "attn.v_proj.weight"},
+    {Role::kKdaConvQ, "attn.q_conv1d.weight"},       {Role::kKdaConvK, "attn.k_conv1d.weight"},
+    {Role::kKdaConvV, "attn.v_conv1d.weight"},       {Role::kKdaALog, "attn.A_log"},
+    {Role::kKdaDtBias, "attn.dt_bias"},              {Role::kKdaDecayDown, "attn.f_proj.0.weight"},
+    {Role::kKdaDecayUp, "attn.f_proj.1.weight"},     {Role::kKdaBeta, "attn.b_proj.weight"},
+    {Role::kKdaGateDown, "attn.g_proj.0.weight"},    {Role::kKdaGateUp, "attn.g_proj.1.weight"},
+    {Role::kKdaOutputNorm, "attn.o_norm.weight"},    {Role::kKdaOutput, "attn.o_proj.weight"},
+};
+constexpr OtherName kLinearAttentionNames[] = {{Role::kPageOutputNorm, "attn.norm.weight"}};
+constexpr OtherName kQwenNames[] = {
+    {Role::kEmbedTokens, "embed_tokens.weight"},          {Role::kFinalNorm, "norm.weight"},
+    {Role::kPageGate, "linear_attn.in_proj_z.weight"},    {Role::kPageDecay, "linear_attn.in_proj_a.weight"},
+    {Role::kPageBeta, "linear_attn.in_proj_b.weight"},    {Role::kPageALog, "linear_attn.A_log"},
+    {Role::kPageDtBias, "linear_attn.dt_bias"},           {Role::kPageOutputNorm, "linear_attn.norm.weight"},
+    {Role::kPageOutput, "linear_attn.out_proj.weight"},   {Role::kRouter, "mlp.gate.weight"},
+    {Role::kSharedGate, "mlp.shared_expert.gate_proj.weight"}, {Role::kSharedUp, "mlp.shared_expert.up_proj.weight"},
+    {Role::kSharedDown, "mlp.shared_expert.down_proj.weight"}, {Role::kExpertGate, "gate_proj.weight"},
+    {Role::kExpertUp, "up_proj.weight"},                  {Role::kExpertDown, "down_proj.weight"},
+};
+
+bool is_qwen(Family family) {
+  return family == Family::kQwen3Next || family == Family::kQwen3_5 || family == Family::kQwen3_5Moe;
+}
+bool is_fla(Family family) {
+  return family == Family::kLinearAttention || family == Family::kDeltaNet || family == Family::kGatedDeltaNet || family == Family::kKda;
+}
+
+std::string_view leaf_name(Family family, Role role) {
+  const auto find = [role](auto& names) -> std::string_view {
+    const auto* at = std::find_if(std::begin(names), std::end(names), [role](const OtherName& n) { return n.role == role; });
+    return at == std::end(names) ? std::string_view{} : at->name;
+  };
+  std::string_view name;
+  if (family == Family::kGpt2) name = find(kGpt2Names);
+  if (family == Family::kLinearAttention) name = find(kLinearAttentionNames);
+  if (name.empty() && is_fla(family)) name = find(kFlaNames);
+  if (is_qwen(family)) name = find(kQwenNames);
+  return name.empty() ? info(role).name : name;
+}
+
 class WeightLister {
  public:
   explicit WeightLister(const ModelConfig& config) : c_(config) {}
@@ -93,7 +196,8 @@ class WeightLister {
       add(Role::kOutputResNorm, {c_.hidden_size});
       add(Role::kOutputResProj, {1, c_.hidden_size});
     }
-    add(Role::kFinalNorm, {c_.hidden_size});
+    if (c_.learned_positions) add(Role::kPositions, {c_.max_position_embeddings, c_.hidden_size});
+    add_norm(Role::kFinalNorm, Role::kFinalNormBias);
     if (!c_.tie_word_embeddings) add(Role::kLmHead, {c_.vocab_size, c_.hidden_size});
     return std::move(specs_);
   }
@@ -111,16 +215,89 @@ class WeightLister {
   }
 
   void add_layer(const LayerSpec& layer) {
-    add(Role::kInputNorm, {c_.hidden_size});
-    add(Role::kPostAttentionNorm, {c_.hidden_size});
+    add_norm(Role::kInputNorm, Role::kInputNormBias);
+    add_norm(Role::kPostAttentionNorm, Role::kPostAttentionNormBias);
     if (layer.residual == Residual::kBlockAttention) {
       add(Role::kAttentionResNorm, {c_.hidden_size});
       add(Role::kAttentionResProj, {1, c_.hidden_size});
       add(Role::kMlpResNorm, {c_.hidden_size});
       add(Role::kMlpResProj, {1, c_.hidden_size});
     }
-    layer.mixer == Mixer::kKimiDeltaAttention ? add_kda() : add_mla();
+    switch (layer.mixer) {
+      case Mixer::kKimiDeltaAttention: add_kda(); break;
+      case Mixer::kLatentAttention: add_mla(); break;
+      case Mixer::kSoftmaxAttention: add_attention(); break;
+      case Mixer::kLinearAttention:
+      case Mixer::kDeltaNet:
+      case Mixer::kGatedDeltaNet: add_page_mixer(layer.mixer); break;
+    }
     layer.ffn == Ffn::kDense ? add_mlp() : add_moe();
+  }
+
+  void add_norm(Role weight, Role bias) {
+    add(weight, {c_.hidden_size}).plus_one = c_.zero_centred_norms;
+    if (c_.layer_norm) add(bias, {c_.hidden_size});
+  }
+
+  void add_attention() {
+    const SoftmaxAttentionConfig& a = c_.attention;
+    const std::int64_t hidden = c_.hidden_size, queries = a.num_heads * a.head_dim, keys = a.num_kv_heads * a.head_dim;
+    if (a.bias) {
+      add(Role::kAttentionQkv, {hidden, 3 * hidden}).transposed = true;
+      add(Role::kAttentionQkvBias, {3 * hidden});
+      add(Role::kAttentionOutput, {hidden, hidden}).transposed = true;
+      add(Role::kAttentionOutputBias, {hidden});
+      return;
+    }
+    add(Role::kAttentionQ, {a.output_gate ? 2 * queries : queries, hidden});
+    add(Role::kAttentionK, {keys, hidden});
+    add(Role::kAttentionV, {keys, hidden});
+    if (a.qk_norm) {
+      add(Role::kAttentionQNorm, {a.head_dim}).plus_one = c_.zero_centred_norms;
+      add(Role::kAttentionKNorm, {a.head_dim}).plus_one = c_.zero_centred_norms;
+    }
+    add(Role::kAttentionOutput, {hidden, queries});
+  }
+
+  void add_page_mixer(Mixer mixer) {
+    const PageMixerConfig& p = c_.page;
+    const std::int64_t hidden = c_.hidden_size, keys = p.key_size(), values = p.value_size(), heads = p.num_value_heads;
+    if (c_.family == Family::kQwen3Next) {
+      add(Role::kPageQkvz, {2 * keys + 2 * values, hidden});
+      add(Role::kPageBa, {2 * heads, hidden});
+    } else if (is_qwen(c_.family)) {
+      add(Role::kPageQkv, {2 * keys + values, hidden});
+      add(Role::kPageGate, {values, hidden});
+      add(Role::kPageDecay, {heads, hidden});
+      add(Role::kPageBeta, {heads, hidden});
+    } else {
+      for (const Role role : {Role::kPageQ, Role::kPageK}) add(role, {keys, hidden});
+      add(Role::kPageV, {values, hidden});
+      if (mixer == Mixer::kGatedDeltaNet) add(Role::kPageDecay, {heads, hidden});
+      if (mixer != Mixer::kLinearAttention && p.beta) add(Role::kPageBeta, {heads, hidden});
+      if (p.output_gate) add(Role::kPageGate, {values, hidden});
+    }
+    if (is_qwen(c_.family)) {
+      add(Role::kPageConv, {2 * keys + values, 1, p.conv_kernel});
+    } else if (p.conv_kernel > 0) {
+      for (const Role role : {Role::kPageConvQ, Role::kPageConvK}) add(role, {keys, 1, p.conv_kernel});
+      add(Role::kPageConvV, {values, 1, p.conv_kernel});
+    }
+    if (mixer == Mixer::kGatedDeltaNet) {
+      add(Role::kPageALog, {heads});
+      add(Role::kPageDtBias, {heads});
+    }
+    if (mixer == Mixer::kLinearAttention && p.feature_map == FeatureMap::kHadamard) add_feature_maps();
+    add(Role::kPageOutputNorm, {p.value_dim});
+    add(Role::kPageOutput, {hidden, values});
+  }
+
+  void add_feature_maps() {
+    const std::int64_t n = c_.page.key_dim;
+    for (const Role role : {Role::kFeatureQ1, Role::kFeatureQ2, Role::kFeatureK1, Role::kFeatureK2}) {
+      add(role, {n, n});
+      add(static_cast<Role>(static_cast<int>(role) + 1), {n});  // its bias is the next role
+    }
   }
 
   void add_kda() {
@@ -138,6 +315,7 @@ class WeightLister {
     } else {
       add(Role::kKdaGateDown, {dim, hidden});
       add(Role::kKdaGateUp, {width, dim});
+      if (c_.kda.output_gate_bias) add(Role::kKdaGateUpBias, {width});
     }
     add(Role::kKdaOutputNorm, {dim});
     add(Role::kKdaOutput, {hidden, width});
@@ -162,6 +340,13 @@ class WeightLister {
   }
 
   void add_mlp() {
+    if (c_.activation.kind == ActivationKind::kGeluTanh) {
+      add(Role::kMlpUp, {c_.hidden_size, c_.mlp.intermediate_size}).transposed = true;
+      add(Role::kMlpUpBias, {c_.mlp.intermediate_size});
+      add(Role::kMlpDown, {c_.mlp.intermediate_size, c_.hidden_size}).transposed = true;
+      add(Role::kMlpDownBias, {c_.hidden_size});
+      return;
+    }
     add(Role::kMlpGate, {c_.mlp.intermediate_size, c_.hidden_size});
     add(Role::kMlpUp, {c_.mlp.intermediate_size, c_.hidden_size});
     add(Role::kMlpDown, {c_.hidden_size, c_.mlp.intermediate_size});
@@ -171,7 +356,8 @@ class WeightLister {
     const MoeConfig& moe = c_.moe;
     const std::int64_t hidden = c_.hidden_size, shared = moe.shared_intermediate_size();
     add(Role::kRouter, {moe.num_experts, hidden});
-    add(Role::kRouterBias, {moe.num_experts});
+    if (!moe.softmax_scores) add(Role::kRouterBias, {moe.num_experts});
+    if (moe.shared_gate) add(Role::kSharedExpertGate, {1, hidden});
     if (moe.latent_size > 0) {
       add(Role::kLatentDown, {moe.latent_size, hidden});
       add(Role::kLatentUp, {hidden, moe.latent_size});
@@ -202,10 +388,14 @@ class WeightLister {
 };
 
 std::string full_name(const ModelConfig& config, const WeightSpec& spec, std::string_view leaf) {
-  std::string name = config.weight_prefix;
+  // Qwen's head lies beside the model, not under its prefix.
+  std::string name = is_qwen(config.family) && spec.role == Role::kLmHead ? "" : config.weight_prefix;
   const auto out = std::back_inserter(name);
-  if (spec.layer >= 0) fmt::format_to(out, "model.layers.{}.", spec.layer);
-  if (spec.expert >= 0) fmt::format_to(out, "block_sparse_moe.experts.{}.", spec.expert);
+  if (spec.layer >= 0) {
+    const std::string_view stem = config.family == Family::kGpt2 ? "h" : is_qwen(config.family) ? "layers" : "model.layers";
+    fmt::format_to(out, "{}.{}.", stem, spec.layer);
+  }
+  if (spec.expert >= 0) fmt::format_to(out, "{}.{}.", is_qwen(config.family) ? "mlp.experts" : "block_sparse_moe.experts", spec.expert);
   return name += leaf;
 }
 
@@ -214,10 +404,11 @@ std::string full_name(const ModelConfig& config, const WeightSpec& spec, std::st
 std::vector<WeightSpec> weight_spec(const ModelConfig& config) { return WeightLister(config).list(); }
 
 std::string weight_name(const ModelConfig& config, const WeightSpec& spec) {
-  return full_name(config, spec, info(spec.role).name);
+  return full_name(config, spec, leaf_name(config.family, spec.role));
 }
 
 std::string weight_alias(const ModelConfig& config, const WeightSpec& spec) {
+  if (config.family == Family::kGpt2) return "transformer." + weight_name(config, spec);
   const std::string_view alias = info(spec.role).alias;
   return alias.empty() ? std::string() : full_name(config, spec, alias);
 }

@@ -53,6 +53,54 @@ enum class Role : std::uint8_t {
   kMlaGate,            ///< [N * v_head_dim, hidden]
   kMlaOutput,          ///< [hidden, N * v_head_dim]
 
+  kPositions,          ///< [positions, hidden]  learned positions
+  kFinalNormBias,      ///< [hidden]      LayerNorm has a bias
+  kInputNormBias,      ///< [hidden]
+  kPostAttentionNormBias,  ///< [hidden]
+
+  // Softmax attention: Q, R = query heads * head_dim, key heads * head_dim.
+  kAttentionQ,         ///< [Q, hidden]; with an output gate [2 Q, hidden]: of each head first q, then the gate
+  kAttentionK,         ///< [R, hidden]
+  kAttentionV,         ///< [R, hidden]
+  kAttentionQkv,       ///< [hidden, 3 hidden], stored transposed: q | k | v
+  kAttentionQkvBias,   ///< [3 hidden]
+  kAttentionQNorm,     ///< [head_dim]
+  kAttentionKNorm,     ///< [head_dim]
+  kAttentionOutput,    ///< [hidden, Q]
+  kAttentionOutputBias,  ///< [hidden]
+
+  // Linear attention, DeltaNet, Gated DeltaNet: QK = heads * key_dim, VV = value heads * value_dim, HV = value heads, G = HV / heads.
+  kPageQ,              ///< [QK, hidden]
+  kPageK,              ///< [QK, hidden]
+  kPageV,              ///< [VV, hidden]
+  kPageQkv,            ///< [2 QK + VV, hidden]: q | k | v
+  kPageQkvz,           ///< [2 QK + 2 VV, hidden]: of each key head its q, k, G values, G gates
+  kPageGate,           ///< [VV, hidden]
+  kPageDecay,          ///< [HV, hidden]  a
+  kPageBeta,           ///< [HV, hidden]  b
+  kPageBa,             ///< [2 HV, hidden]: of each key head its G b, G a
+  kPageConvQ,          ///< [QK, 1, conv_kernel]
+  kPageConvK,          ///< [QK, 1, conv_kernel]
+  kPageConvV,          ///< [VV, 1, conv_kernel]
+  kPageConv,           ///< [2 QK + VV, 1, conv_kernel]: q | k | v
+  kPageALog,           ///< [HV]
+  kPageDtBias,         ///< [HV]
+  kPageOutputNorm,     ///< [value_dim]
+  kPageOutput,         ///< [hidden, VV]
+  kFeatureQ1,          ///< [key_dim, key_dim] Hadamard feature map: (W1 x + b1) * (W2 x + b2)
+  kFeatureQ1Bias,      ///< [key_dim]
+  kFeatureQ2,
+  kFeatureQ2Bias,
+  kFeatureK1,
+  kFeatureK1Bias,
+  kFeatureK2,
+  kFeatureK2Bias,
+  kKdaGateUpBias,      ///< [P]           behind kKdaGateUp
+
+  kMlpUpBias,          ///< [intermediate]
+  kMlpDownBias,        ///< [hidden]
+  kSharedExpertGate,   ///< [1, hidden]
+
   kMlpGate,            ///< [intermediate, hidden]
   kMlpUp,              ///< [intermediate, hidden]
   kMlpDown,            ///< [hidden, intermediate]
@@ -83,6 +131,8 @@ struct WeightSpec {
   bool may_be_mxfp4 = false;     ///< an expert matrix: <name>_packed and <name>_scale when the former is there
   /// A_log: any shape that flattens to the heads, or to the heads padded with zeros to a multiple of 128.
   bool stored_as_heads = false;
+  bool transposed = false;  ///< a matrix stored [in, out]; `sizes` is the stored shape
+  bool plus_one = false;    ///< a norm weight stored less one
   std::int32_t layer = -1;   ///< -1: not part of a layer
   std::int32_t expert = -1;  ///< -1: not an expert
   std::int64_t sizes[3] = {1, 1, 1};

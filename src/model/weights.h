@@ -23,6 +23,7 @@ struct KdaWeights {
   Matrix b_proj;                        // [heads, hidden]
   Matrix g_proj;                        // [P, hidden]              full-rank output gate, or:
   Matrix g_a_proj, g_b_proj;            // [head_dim, hidden], [P, head_dim]
+  Tensor g_b_bias;                      // F32 [P], or absent
   Tensor o_norm;                        // F32 [head_dim]
   Matrix o_proj;                        // [hidden, P]
 };
@@ -40,36 +41,76 @@ struct MlaWeights {
   Matrix o_proj;              // [hidden, heads * v_head_dim]
 };
 
-/// A gated MLP: down(glu(gate(x), up(x))).
+/// Softmax attention: Q = heads * head_dim, R = kv_heads * head_dim.
+struct SoftmaxAttentionWeights {
+  Matrix q_proj;                  // [Q, hidden]
+  Matrix k_proj, v_proj;          // [R, hidden]
+  Tensor q_bias, k_bias, v_bias;  // F32, or absent
+  Tensor q_norm, k_norm;          // F32 [head_dim], or absent
+  Matrix g_proj;                  // [Q, hidden] output gate, or absent
+  Matrix o_proj;                  // [hidden, Q]
+  Tensor o_bias;                  // F32 [hidden], or absent
+};
+
+/// Hadamard feature map: (W1 x + b1) * (W2 x + b2), on one head.
+struct FeatureMapWeights {
+  Matrix layer1, layer2;  // [key_dim, key_dim], or absent
+  Tensor bias1, bias2;    // F32 [key_dim]
+};
+
+/// Linear attention, DeltaNet and Gated DeltaNet: QK = heads * key_dim, VV = value_heads * value_dim.
+struct PageMixerWeights {
+  Matrix q_proj, k_proj;                // [QK, hidden]
+  Matrix v_proj;                        // [VV, hidden]
+  FeatureMapWeights q_map, k_map;       // linear attention only
+  Tensor q_conv1d, k_conv1d, v_conv1d;  // F32 [channels, W], or absent
+  Matrix a_proj, b_proj;                // [value_heads, hidden] decay and write strength, or absent
+  Tensor A_log, dt_bias;                // F32 [value_heads], or absent
+  Matrix g_proj;                        // [VV, hidden] output gate, or absent
+  Tensor o_norm;                        // F32 [value_dim]
+  Matrix o_proj;                        // [hidden, VV]
+};
+
+/// RMSNorm, or LayerNorm where there is a bias.
+struct NormWeights {
+  Tensor weight;  // F32 [hidden]
+  Tensor bias;    // F32 [hidden], or absent
+};
+
+/// A gated MLP: down(glu(gate(x), up(x))); without a gate, down(gelu(up(x) + b) + b).
 struct MlpWeights {
-  Matrix gate_proj, up_proj;  // [inter, hidden]
-  Matrix down_proj;           // [hidden, inter]
+  Matrix gate_proj;             // [inter, hidden], or absent
+  Matrix up_proj;               // [inter, hidden]
+  Matrix down_proj;             // [hidden, inter]
+  Tensor up_bias, down_bias;    // F32, or absent
 };
 
 /// Routed experts; their matrices lie in Weights::experts.
 struct MoeWeights {
   Matrix gate;                      // [num_experts, hidden]
-  Tensor e_score_correction_bias;   // F32 [num_experts]
+  Tensor e_score_correction_bias;   // F32 [num_experts], or absent
   Matrix routed_expert_down_proj;   // [latent, hidden], or absent
   Matrix routed_expert_up_proj;     // [hidden, latent], or absent
   Tensor routed_expert_norm;        // F32 [latent], or absent
-  MlpWeights shared_experts;        // inter = num_shared_experts * intermediate_size, or absent
+  MlpWeights shared_experts;        // or absent
+  Matrix shared_expert_gate;        // [1, hidden], or absent
 };
 
 struct LayerWeights {
   Tensor self_attention_res;  // F32 [hidden], norm * proj; absent without Attention Residuals
-  Tensor input_layernorm;     // F32 [hidden]
-  std::variant<KdaWeights, MlaWeights> mixer;
-  Tensor mlp_res;                   // F32 [hidden], norm * proj
-  Tensor post_attention_layernorm;  // F32 [hidden]
+  NormWeights input_layernorm;
+  std::variant<KdaWeights, MlaWeights, SoftmaxAttentionWeights, PageMixerWeights> mixer;
+  Tensor mlp_res;  // F32 [hidden], norm * proj
+  NormWeights post_attention_layernorm;
   std::variant<MlpWeights, MoeWeights> ffn;
 };
 
 struct Weights {
   Matrix embed_tokens;     // [vocab, hidden]
+  Matrix positions;        // [max_position_embeddings, hidden], or absent
   std::vector<LayerWeights> layers;
   Tensor output_attn_res;  // F32 [hidden], norm * proj; absent without Attention Residuals
-  Tensor norm;             // F32 [hidden]
+  NormWeights norm;
   Matrix lm_head;          // [vocab, hidden]; embed_tokens where tied
   std::shared_ptr<ExpertStore> experts;
 };

@@ -53,11 +53,16 @@ Result<StoredWeight> locate_mxfp4(const WeightSpec& spec, const std::string& nam
   return StoredWeight{nullptr, &codes, scales};
 }
 
-bool is_vision_tensor(std::string_view name) {
-  return name.starts_with("vision_tower.") || name.starts_with("mm_projector.");
+/// Causal masks that old GPT-2 checkpoints carry as tensors.
+bool is_mask_buffer(Family family, std::string_view name) {
+  return family == Family::kGpt2 && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
 }
 
 }  // namespace
+
+bool is_vision_tensor(std::string_view name) {
+  return name.starts_with("vision_tower.") || name.starts_with("mm_projector.") || name.starts_with("model.visual.");
+}
 
 float load_float(const Tensor& t, std::int64_t i) {
   const char* p = t.as<const char>() + i * dtype_size(t.dtype);
@@ -119,7 +124,7 @@ Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec
     census.mxfp4_bytes += use(stored->codes) + use(stored->scales);
   }
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (used[i]) continue;
+    if (used[i] || is_mask_buffer(config.family, entries[i].name)) continue;
     if (is_vision_tensor(entries[i].name)) {
       ++census.vision_tensors;
       census.vision_bytes += entries[i].bytes();

@@ -34,6 +34,9 @@ struct Census {
   std::array<std::uint64_t, 8> dense_bytes = {};  ///< of the text tensors that are not MXFP4, by DType
 };
 
+/// Whether a tensor belongs to a vision tower, by its published name.
+bool is_vision_tensor(std::string_view name);
+
 /// Compares a checkpoint with the list of its weights. One Error (kInvalidFile) for all that is missing, extra, mis-shaped
 /// or mis-typed: the first kMaxListed problems in words, the rest counted.
 inline constexpr int kMaxListed = 8;

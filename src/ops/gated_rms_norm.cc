@@ -9,6 +9,7 @@ void gated_rms_norm(ExecContext& ctx, const GatedRmsNormArgs& args) {
   PALIMPSEST_CHECK(args.x.rank == 3 && same_f32(args.x, args.y) && same_f32(args.x, args.gate),
                    "x, gate and y are F32 [T, H, V]");
   PALIMPSEST_CHECK(is_norm_weight(args.weight, args.x.size(2)), "weight is BF16 or F32 [V]");
+  PALIMPSEST_CHECK(args.function == Unary::kSigmoid || args.function == Unary::kSilu, "gates are sigmoid or silu");
   if (enter(ctx, Op::kGatedRmsNorm)) cpu::gated_rms_norm(ctx, args);
 }
 

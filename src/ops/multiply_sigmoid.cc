@@ -6,8 +6,8 @@
 namespace palimpsest::ops {
 
 void multiply_sigmoid(ExecContext& ctx, const MultiplySigmoidArgs& args) {
-  PALIMPSEST_CHECK(same_f32(args.x, args.y) && same_f32(args.x, args.gate),
-                   "x, gate and y are F32 of one shape");
+  const bool one_a_row = args.x.rank == 2 && is_f32(args.gate, 2) && args.gate.size(0) == args.x.size(0) && args.gate.size(1) == 1;
+  PALIMPSEST_CHECK(same_f32(args.x, args.y) && (same_f32(args.x, args.gate) || one_a_row), "x, gate and y are F32 of one shape, or gate is [T, 1]");
   if (enter(ctx, Op::kMultiplySigmoid)) cpu::multiply_sigmoid(ctx, args);
 }
 

@@ -8,19 +8,14 @@ namespace palimpsest::ops {
 void router(ExecContext& ctx, const RouterArgs& args) {
   const std::int64_t rows = args.logits.size(0), experts = args.logits.size(1);
   PALIMPSEST_CHECK(is_f32(args.logits, 2), "logits are F32 [T, E]");
-  PALIMPSEST_CHECK(is_f32(args.bias, 1) && args.bias.size(0) == experts, "bias is F32 [E]");
-  PALIMPSEST_CHECK(args.n_group >= 1 && experts % args.n_group == 0,
-                   "experts split evenly into groups");
-  PALIMPSEST_CHECK(args.topk_group >= 1 && args.topk_group <= args.n_group,
-                   "1 <= topk_group <= n_group");
-  PALIMPSEST_CHECK(args.top_k >= 1 && args.top_k <= experts / args.n_group * args.topk_group,
-                   "the allowed groups hold at least top_k experts");
-  PALIMPSEST_CHECK(args.ids.dtype == DType::kI32 && args.ids.rank == 2 &&
-                       args.ids.is_contiguous() && args.ids.size(0) == rows &&
+  PALIMPSEST_CHECK(!args.bias.defined() || (is_f32(args.bias, 1) && args.bias.size(0) == experts), "bias is F32 [E] or absent");
+  PALIMPSEST_CHECK(args.n_group >= 1 && experts % args.n_group == 0, "experts split evenly into groups");
+  PALIMPSEST_CHECK(args.topk_group >= 1 && args.topk_group <= args.n_group, "1 <= topk_group <= n_group");
+  PALIMPSEST_CHECK(args.top_k >= 1 && args.top_k <= experts / args.n_group * args.topk_group, "the allowed groups hold at least top_k experts");
+  PALIMPSEST_CHECK(args.ids.dtype == DType::kI32 && args.ids.rank == 2 && args.ids.is_contiguous() && args.ids.size(0) == rows &&
                        args.ids.size(1) == args.top_k,
                    "ids are I32 [T, top_k]");
-  PALIMPSEST_CHECK(is_f32(args.weights, 2) && same_shape(args.weights, args.ids),
-                   "weights are F32 [T, top_k]");
+  PALIMPSEST_CHECK(is_f32(args.weights, 2) && same_shape(args.weights, args.ids), "weights are F32 [T, top_k]");
   if (enter(ctx, Op::kRouter)) cpu::router(ctx, args);
 }
 

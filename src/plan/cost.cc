@@ -1,5 +1,7 @@
 #include "plan/cost.h"
 
+#include <initializer_list>
+
 #include "model/state_spec.h"
 #include "model/weight_spec.h"
 #include "model/weights.h"
@@ -7,34 +9,51 @@
 namespace palimpsest {
 namespace {
 
-std::int64_t bytes(const MlpWeights& w) { return w.gate_proj.bytes() + w.up_proj.bytes() + w.down_proj.bytes(); }
-
-std::int64_t mixer_bytes(const LayerWeights& layer) {
-  if (const auto* w = std::get_if<KdaWeights>(&layer.mixer)) {
-    std::int64_t sum = 0;
-    for (const Matrix& m : {w->q_proj, w->k_proj, w->v_proj, w->f_a_proj, w->f_b_proj, w->b_proj, w->o_proj}) sum += m.bytes();
-    for (const Matrix& m : {w->g_proj, w->g_a_proj, w->g_b_proj}) sum += m.defined() ? m.bytes() : 0;
-    return sum;
-  }
-  const auto& w = std::get<MlaWeights>(layer.mixer);
+std::int64_t sum_bytes(std::initializer_list<Matrix> matrices) {
   std::int64_t sum = 0;
-  for (const Matrix& m : {w.kv_a_proj_with_mqa, w.kv_b_proj, w.o_proj}) sum += m.bytes();
-  for (const Matrix& m : {w.q_proj, w.q_a_proj, w.q_b_proj, w.g_proj}) sum += m.defined() ? m.bytes() : 0;
+  for (const Matrix& m : matrices) sum += m.defined() ? m.bytes() : 0;
   return sum;
+}
+
+std::int64_t bytes(const MlpWeights& w) { return sum_bytes({w.gate_proj, w.up_proj, w.down_proj}); }
+std::int64_t bytes(const KdaWeights& w) {
+  return sum_bytes({w.q_proj, w.k_proj, w.v_proj, w.f_a_proj, w.f_b_proj, w.b_proj, w.g_proj, w.g_a_proj, w.g_b_proj, w.o_proj});
+}
+std::int64_t bytes(const MlaWeights& w) {
+  return sum_bytes({w.q_proj, w.q_a_proj, w.q_b_proj, w.kv_a_proj_with_mqa, w.kv_b_proj, w.g_proj, w.o_proj});
+}
+std::int64_t bytes(const SoftmaxAttentionWeights& w) { return sum_bytes({w.q_proj, w.k_proj, w.v_proj, w.g_proj, w.o_proj}); }
+std::int64_t bytes(const PageMixerWeights& w) {
+  return sum_bytes({w.q_proj, w.k_proj, w.v_proj, w.a_proj, w.b_proj, w.g_proj, w.o_proj, w.q_map.layer1, w.q_map.layer2, w.k_map.layer1, w.k_map.layer2});
 }
 
 std::int64_t ffn_bytes(const LayerWeights& layer, const ModelConfig& config, const ExpertMatrices* experts) {
   if (const auto* w = std::get_if<MlpWeights>(&layer.ffn)) return bytes(*w);
   const auto& w = std::get<MoeWeights>(layer.ffn);
-  std::int64_t sum = w.gate.bytes() + config.moe.experts_per_token * (experts->w1.bytes() + experts->w2.bytes() + experts->w3.bytes());
-  for (const Matrix& m : {w.routed_expert_down_proj, w.routed_expert_up_proj}) sum += m.defined() ? m.bytes() : 0;
-  return sum + (config.moe.num_shared_experts > 0 ? bytes(w.shared_experts) : 0);
+  return sum_bytes({w.gate, w.routed_expert_down_proj, w.routed_expert_up_proj, w.shared_expert_gate}) + bytes(w.shared_experts) +
+         config.moe.experts_per_token * sum_bytes({experts->w1, experts->w2, experts->w3});
 }
 
 /// A weight that is a matrix of a product run for every row: the head runs for one row a pass.
 bool multiplies_every_row(const WeightSpec& spec) {
-  return spec.rank == 2 && spec.role != Role::kEmbedTokens && spec.role != Role::kLmHead && spec.role != Role::kAttentionResProj &&
+  return spec.rank == 2 && spec.role != Role::kEmbedTokens && spec.role != Role::kPositions && spec.role != Role::kLmHead && spec.role != Role::kAttentionResProj &&
          spec.role != Role::kMlpResProj && spec.role != Role::kOutputResProj && spec.role != Role::kMlaKvUp;
+}
+
+/// What a layer's memory costs beside its projections.
+double mixer_flops(const ModelConfig& config, Mixer mixer, double T) {
+  switch (mixer) {
+    case Mixer::kKimiDeltaAttention: return T * 6.0 * static_cast<double>(config.kda.num_heads * config.kda.head_dim * config.kda.head_dim);
+    case Mixer::kLatentAttention: {
+      const MlaConfig& m = config.mla;
+      const auto H = static_cast<double>(m.num_heads);
+      return T * 2.0 * H * static_cast<double>(m.kv_lora_rank * (m.qk_nope_head_dim + m.v_head_dim)) +  // keys and values, once a token
+             T * (T + 1) / 2 * 2.0 * H * static_cast<double>(m.qk_head_dim() + m.v_head_dim);
+    }
+    case Mixer::kSoftmaxAttention: return T * (T + 1) / 2 * 4.0 * static_cast<double>(config.attention.num_heads * config.attention.head_dim);
+    case Mixer::kLinearAttention: return T * 4.0 * static_cast<double>(config.page.value_size() * config.page.key_dim);
+    default: return T * 6.0 * static_cast<double>(config.page.value_size() * config.page.key_dim);
+  }
 }
 
 }  // namespace
@@ -47,7 +66,7 @@ DecodeCost decode_cost(const Model& model, std::int64_t context, std::int64_t li
   for (std::int64_t l = 0; l < config.num_layers(); ++l) {
     const LayerWeights& layer = weights.layers[static_cast<std::size_t>(l)];
     // All experts of a layer are alike: the first stands for those that a token chooses. No ids: nothing is pinned or verified.
-    cost.weights += mixer_bytes(layer) + ffn_bytes(layer, config, weights.experts->acquire(l, {}));
+    cost.weights += std::visit([](const auto& w) { return bytes(w); }, layer.mixer) + ffn_bytes(layer, config, weights.experts->acquire(l, {}));
   }
   const StateSpec spec = state_spec(config, list_bytes == 4 ? DType::kF32 : DType::kBF16);
   cost.states = 2 * spec.bytes_per_sequence();
@@ -65,14 +84,7 @@ double prefill_flops(const ModelConfig& config, std::int64_t tokens) {
   const auto T = static_cast<double>(tokens);
   double mixers = 0;
   for (const LayerSpec& layer : config.layers) {
-    if (layer.mixer == Mixer::kKimiDeltaAttention) {
-      mixers += T * 6.0 * static_cast<double>(config.kda.num_heads * config.kda.head_dim * config.kda.head_dim);
-    } else {
-      const MlaConfig& m = config.mla;
-      const auto H = static_cast<double>(m.num_heads);
-      mixers += T * 2.0 * H * static_cast<double>(m.kv_lora_rank * (m.qk_nope_head_dim + m.v_head_dim));  // keys and values, once a token
-      mixers += T * (T + 1) / 2 * 2.0 * H * static_cast<double>(m.qk_head_dim() + m.v_head_dim);
-    }
+    mixers += mixer_flops(config, layer.mixer, T);
   }
   return T * per_token + mixers + 2.0 * static_cast<double>(config.vocab_size * config.hidden_size);
 }

@@ -53,7 +53,7 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
   check_options(options, config.max_position_embeddings);
   const StateSpec spec = state_spec(config, options.cache_type);
   MemoryPlan plan;
-  plan.weights = model.file_bytes();
+  plan.weights = model.file_bytes() + model.owned_bytes();
   plan.pages = spec.bytes_per_sequence();
   plan.list_per_token = spec.bytes_per_token();
   const int threads = options.threads > 0 ? options.threads : base::ThreadPool::default_size();

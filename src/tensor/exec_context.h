@@ -12,8 +12,9 @@ namespace palimpsest {
 
 /// The ops of src/ops, for counting.
 enum class Op : std::uint8_t {
-  kEmbedding, kMatmul, kRmsNorm, kGatedRmsNorm, kL2Norm, kShortConv, kDecayGate, kSigmoid, kPageMemory,
-  kLatentAppend, kLatentAttention, kGlu, kMultiplySigmoid, kAdd, kAttentionResidual, kRouter, kExperts, kCount
+  kEmbedding, kMatmul, kRmsNorm, kGatedRmsNorm, kL2Norm, kShortConv, kDecayGate, kPageMemory,
+  kLatentAppend, kLatentAttention, kGlu, kMultiplySigmoid, kAdd, kAttentionResidual, kRouter, kExperts,
+  kMultiply, kAddBias, kScale, kUnary, kLayerNorm, kPositions, kRotaryTable, kRotary, kSoftmaxAttention, kCount
 };
 std::string_view op_name(Op op) noexcept;
 

@@ -199,7 +199,7 @@ TEST(ModelConfig, SaysWhatIsNotSupported) {
   unsupported(changed_k3("linear_attn_config/use_full_rank_gate", false), "use_full_rank_gate");
   unsupported(changed_k3("quantization_config/format", "nvfp4"), "quantization_config.format");
   unsupported(changed(test::kimi_k3_config(), "/quantization_config", {{"quant_method", "gptq"}}), "quantization_config.quant_method");
-  unsupported(outcome(R"({"model_type": "llama", "hidden_size": 64})"), "'llama'");
+  unsupported(outcome(R"({"model_type": "mixtral", "hidden_size": 64})"), "'mixtral'");
 }
 
 TEST(ModelConfig, SurvivesDamage) {

@@ -19,10 +19,17 @@ using test::Golden;
 struct Fixture {
   std::string name;
   std::filesystem::path folder;  // empty: shared data absent
+  bool value_first = false;      // recorded pages are [H, V, K]
 };
 
 std::vector<Fixture> fixtures() {
-  return {{"kimi_k3_text", test::project_path("tests/golden/kimi_k3_text")}, {"kimi_linear", test::shared_path("golden/kimi_linear")}};
+  std::vector<Fixture> all = {{"kimi_k3_text", test::project_path("tests/golden/kimi_k3_text")}};
+  for (const char* name : {"kimi_linear", "gpt2", "llama", "llama_tied", "fla_linear_attn", "fla_delta_net", "fla_gated_deltanet", "fla_kda",
+                           "qwen3_next", "qwen3_5"}) {
+    all.push_back({name, test::shared_path(std::string("golden/") + name)});
+  }
+  all[7].value_first = all[8].value_first = true;
+  return all;
 }
 
 // The recorded values are float64; a float32 run of the recording code differs from them by about 1.1e-5 of the largest logit
@@ -40,15 +47,69 @@ class GoldenModel : public testing::TestWithParam<int> {
   void SetUp() override {
     const Fixture fixture = fixtures()[static_cast<std::size_t>(GetParam())];
     if (fixture.folder.empty()) GTEST_SKIP() << "shared data absent: golden/" << fixture.name;
+    value_first = fixture.value_first;
     model = Model::load(fixture.folder);
     golden = std::make_unique<Golden>(fixture.folder / "golden.safetensors");
   }
   std::shared_ptr<const Model> model;
   std::unique_ptr<Golden> golden;
+  bool value_first = false;
+
+  /// Memories of `slot` against the recorded ones.
+  void expect_page(const StatePool& states, std::int32_t slot, std::int64_t layer, const std::string& key) const;
+  void expect_tails(const StatePool& states, std::int32_t slot, std::int64_t layer, const std::string& key) const;
+  void expect_latents(const StatePool& states, std::int32_t slot, std::int64_t layer, const std::string& key) const;
 };
-INSTANTIATE_TEST_SUITE_P(Families, GoldenModel, testing::Values(0, 1), [](const testing::TestParamInfo<int>& fixture) {
+INSTANTIATE_TEST_SUITE_P(Families, GoldenModel, testing::Range(0, 11), [](const testing::TestParamInfo<int>& fixture) {
   return fixtures()[static_cast<std::size_t>(fixture.param)].name;
 });
+
+void GoldenModel::expect_page(const StatePool& states, std::int32_t slot, std::int64_t layer, const std::string& key) const {
+  const auto stored = golden->floats(key);
+  const auto shape = golden->shape(key);  // [H, K, V], or [H, V, K]
+  const Tensor page = states.pages(layer).rows(slot, 1);
+  std::vector<float> mine(page.as<float>(), page.as<float>() + page.numel());
+  if (!value_first) {
+    for (std::int64_t h = 0, i = 0; h < shape[0]; ++h)
+      for (std::int64_t k = 0; k < shape[1]; ++k)
+        for (std::int64_t v = 0; v < shape[2]; ++v, ++i) mine[static_cast<std::size_t>(i)] = page.as<float>()[(h * shape[2] + v) * shape[1] + k];
+  }
+  expect_close(mine, stored, key);
+}
+
+void GoldenModel::expect_tails(const StatePool& states, std::int32_t slot, std::int64_t layer, const std::string& key) const {
+  // Recorded [channels, 4], newest last, for q, k and v or for all in one; ours keeps 3 rows, oldest first.
+  std::vector<float> got, expect;
+  const bool joint = golden->has(key + "conv");
+  if (!joint && !golden->has(key + "conv_q")) return;
+  const std::vector<std::string> names = joint ? std::vector<std::string>{"conv"} : std::vector<std::string>{"conv_q", "conv_k", "conv_v"};
+  for (const auto& name : names) {
+    const auto conv = golden->floats(key + name);
+    for (std::size_t c = 0; c < conv.size() / 4; ++c) expect.insert(expect.end(), {conv[c * 4 + 1], conv[c * 4 + 2], conv[c * 4 + 3]});
+  }
+  for (int which = 0; which < 3; ++which) {
+    const Tensor tail = states.tails(layer, which).rows(slot, 1);
+    const std::int64_t channels = tail.size(2);
+    for (std::int64_t c = 0; c < channels; ++c)
+      for (std::int64_t t = 0; t < 3; ++t) got.push_back(tail.as<float>()[t * channels + c]);
+  }
+  expect_close(got, expect, key + "conv");
+}
+
+void GoldenModel::expect_latents(const StatePool& states, std::int32_t slot, std::int64_t layer, const std::string& key) const {
+  const auto latent = golden->floats(key + "latent"), kpe = golden->floats(key + "kpe");
+  const PagedList list = states.list(layer);
+  const std::int64_t r = model->config().mla.kv_lora_rank, p = model->config().mla.qk_rope_head_dim;
+  std::vector<float> got, expect;
+  for (std::int64_t t = 0; t < states.length(slot); ++t) {
+    const std::int32_t block = *list.table.at<std::int32_t>(slot, t / list.block_tokens());
+    const float* row = list.blocks.at<float>(block, t % list.block_tokens());
+    got.insert(got.end(), row, row + r + p);
+    expect.insert(expect.end(), latent.begin() + t * r, latent.begin() + (t + 1) * r);
+    expect.insert(expect.end(), kpe.begin() + t * p, kpe.begin() + (t + 1) * p);
+  }
+  expect_close(got, expect, key + "latent and kpe");
+}
 
 TEST_P(GoldenModel, LogitsAndHiddenStatesMatchTheRecording) {
   for (int n = 0; n < 4; ++n) {
@@ -108,44 +169,14 @@ TEST_P(GoldenModel, GreedyDecodingGivesTheRecordedTokens) {
     if (i + 1 < tokens.size()) logits = runner.pass(std::span(&next, 1), std::span(&slot, 1));
   }
 
-  // The memories after the prompt and tokens 0..22, against the recorded ones (pages are stored key-first there).
+  // The memories after the prompt and tokens 0..22.
   for (std::int64_t l = 0; l < model->config().num_layers(); ++l) {
     const std::string key = "decode.final_state.layer" + std::to_string(l) + ".";
     if (golden->has(key + "recurrent")) {
-      const auto stored = golden->floats(key + "recurrent");
-      const auto shape = golden->shape(key + "recurrent");  // [H, K, V]
-      const Tensor page = runner.states.pages(l).rows(slot, 1);
-      std::vector<float> mine(stored.size());
-      for (std::int64_t h = 0, i = 0; h < shape[0]; ++h)
-        for (std::int64_t k = 0; k < shape[1]; ++k)
-          for (std::int64_t v = 0; v < shape[2]; ++v, ++i) mine[static_cast<std::size_t>(i)] = page.as<float>()[(h * shape[2] + v) * shape[1] + k];
-      expect_close(mine, stored, key + "recurrent");
-      const char* names[3] = {"conv_q", "conv_k", "conv_v"};
-      for (int which = 0; which < 3; ++which) {
-        const auto conv = golden->floats(key + names[which]);  // [channels, 4], newest last; ours keeps 3, oldest row first
-        const Tensor tail = runner.states.tails(l, which).rows(slot, 1);
-        const std::int64_t channels = golden->shape(key + names[which])[0];
-        std::vector<float> got, expect;
-        for (std::int64_t c = 0; c < channels; ++c)
-          for (std::int64_t t = 0; t < 3; ++t) {
-            got.push_back(tail.as<float>()[t * channels + c]);
-            expect.push_back(conv[static_cast<std::size_t>(c * 4 + t + 1)]);
-          }
-        expect_close(got, expect, key + names[which]);
-      }
-    } else {
-      const auto latent = golden->floats(key + "latent"), kpe = golden->floats(key + "kpe");
-      const PagedList list = runner.states.list(l);
-      const std::int64_t r = model->config().mla.kv_lora_rank, p = model->config().mla.qk_rope_head_dim;
-      std::vector<float> got, expect;
-      for (std::int64_t t = 0; t < runner.states.length(slot); ++t) {
-        const std::int32_t block = *list.table.at<std::int32_t>(slot, t / list.block_tokens());
-        const float* row = list.blocks.at<float>(block, t % list.block_tokens());
-        got.insert(got.end(), row, row + r + p);
-        expect.insert(expect.end(), latent.begin() + t * r, latent.begin() + (t + 1) * r);
-        expect.insert(expect.end(), kpe.begin() + t * p, kpe.begin() + (t + 1) * p);
-      }
-      expect_close(got, expect, key + "latent and kpe");
+      expect_page(runner.states, slot, l, key + "recurrent");
+      expect_tails(runner.states, slot, l, key);
+    } else if (golden->has(key + "latent")) {
+      expect_latents(runner.states, slot, l, key);
     }
   }
 }

@@ -100,7 +100,7 @@ HWY_INLINE void outer_rows(const OuterProduct& op, std::int64_t m0, std::int64_t
   }
 }
 
-HWY_NOINLINE void outer_product(const OuterProduct& op, std::int64_t rows, std::int64_t columns) {
+static HWY_NOINLINE void outer_product(const OuterProduct& op, std::int64_t rows, std::int64_t columns) {
   std::int64_t m = 0;
   for (; m + kTileRows <= rows; m += kTileRows) outer_rows<kTileRows>(op, m, columns);
   if constexpr (kTileRows == 8) {

@@ -12,10 +12,9 @@
 
 #include "kernels/cpu/rows-inl.h"
 
-// Scores are vectorised; the selection keeps a sorted list of the best so far and looks only at
-// vectors that hold a number above its last. A NaN logit ranks below every number: its expert is
-// chosen only where fewer than top_k numbers are left, and its weight is NaN, so that the fault
-// shows in the output instead of picking an expert at random.
+// Scores are vectorised; the selection keeps a sorted list of the best so far and looks only at vectors that hold a number above its last.
+// A NaN logit ranks below every number: its expert is chosen only where fewer than top_k numbers are left, and its weight is NaN, so that
+// the fault shows in the output instead of picking an expert at random.
 
 HWY_BEFORE_NAMESPACE();
 namespace palimpsest::cpu {
@@ -41,8 +40,7 @@ struct BestList {
 };
 
 /// Offers scores[first, last) in ascending order.
-HWY_INLINE void offer_range(BestList& best, const float* scores, std::int64_t first,
-                            std::int64_t last) {
+HWY_INLINE void offer_range(BestList& best, const float* scores, std::int64_t first, std::int64_t last) {
   const FloatTag d;
   for (std::int64_t e = first; e < last; e += kLanes) {
     const std::int64_t count = std::min(kLanes, last - e);
@@ -63,21 +61,28 @@ HWY_INLINE float best_two(const float* scores, std::int64_t n) {
   return n == 1 ? top[0] : top[0] + top[1];
 }
 
-/// Offers the experts of the allowed groups in ascending order. `group_ids` has room for topk_group
-/// numbers, `group_scores` too.
-HWY_INLINE void offer_groups(const RouterArgs& args, BestList& best, const float* biased,
-                             float* group_scores, std::int32_t* group_ids) {
+/// Offers the experts of the allowed groups in ascending order. `group_ids` has room for topk_group numbers, `group_scores` too.
+HWY_INLINE void offer_groups(const RouterArgs& args, BestList& best, const float* biased, float* group_scores, std::int32_t* group_ids) {
   const std::int64_t size = args.logits.size(1) / args.n_group;
   BestList groups{group_scores, group_ids, args.topk_group};
-  for (std::int64_t g = 0; g < args.n_group; ++g)
-    groups.offer(best_two(biased + g * size, size), g);
+  for (std::int64_t g = 0; g < args.n_group; ++g) groups.offer(best_two(biased + g * size, size), g);
   std::sort(group_ids, group_ids + args.topk_group);
-  for (std::int64_t i = 0; i < args.topk_group; ++i)
-    offer_range(best, biased, group_ids[i] * size, (group_ids[i] + 1) * size);
+  for (std::int64_t i = 0; i < args.topk_group; ++i) offer_range(best, biased, group_ids[i] * size, (group_ids[i] + 1) * size);
 }
 
-/// Tokens [begin, end). Scratch: floats for E scores, E biased scores, top_k + topk_group best
-/// ones, then topk_group ids.
+/// scores = softmax(logits), or their sigmoids.
+HWY_INLINE void scores_of(RouterScore kind, const float* logits, std::int64_t n, float* scores) {
+  const FloatTag d;
+  if (kind == RouterScore::kSigmoid) return map_row(scores, n, [d](FloatVec x) HWY_ATTR { return sigmoid(d, x); }, logits);
+  const FloatVec top = hn::Set(d, *std::max_element(logits, logits + n));
+  map_row(scores, n, [d, top](FloatVec x) HWY_ATTR { return exp(d, hn::Sub(x, top)); }, logits);
+  float sum = 0;
+  for (std::int64_t e = 0; e < n; ++e) sum += scores[e];
+  const FloatVec inverse = hn::Set(d, 1 / sum);
+  map_row(scores, n, [inverse](FloatVec x) HWY_ATTR { return hn::Mul(x, inverse); }, scores);
+}
+
+/// Tokens [begin, end). Scratch: floats for E scores, E biased scores, top_k + topk_group best ones, then topk_group ids.
 void RouterRows(const RouterArgs& args, std::int64_t begin, std::int64_t end, float* scratch) {
   const FloatTag d;
   const std::int64_t experts = args.logits.size(1), top_k = args.top_k;
@@ -88,23 +93,19 @@ void RouterRows(const RouterArgs& args, std::int64_t begin, std::int64_t end, fl
   auto* group_ids = reinterpret_cast<std::int32_t*>(group_scores + args.topk_group);
   const FloatVec lowest = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (std::int64_t t = begin; t < end; ++t) {
-    map_row(
-        scores, experts, [d](FloatVec x) HWY_ATTR { return sigmoid(d, x); },
-        args.logits.as<const float>() + t * experts);
-    map_row(
-        biased, experts,
-        [lowest](FloatVec s, FloatVec b) HWY_ATTR {
-          const FloatVec sum = hn::Add(s, b);
-          return hn::IfThenElse(hn::IsNaN(sum), lowest, sum);
-        },
-        scores, args.bias.as<const float>());
+    scores_of(args.score, args.logits.as<const float>() + t * experts, experts, scores);
+    const auto number_or_lowest = [lowest](FloatVec s) HWY_ATTR { return hn::IfThenElse(hn::IsNaN(s), lowest, s); };
+    if (args.bias.defined()) {
+      map_row(biased, experts, [number_or_lowest](FloatVec s, FloatVec b) HWY_ATTR { return number_or_lowest(hn::Add(s, b)); }, scores,
+              args.bias.as<const float>());
+    } else {
+      map_row(biased, experts, number_or_lowest, scores);
+    }
     std::int32_t* ids = args.ids.as<std::int32_t>() + t * top_k;
     float* weights = args.weights.as<float>() + t * top_k;
     BestList best{best_scores, ids, top_k};
-    if (args.n_group > args.topk_group)
-      offer_groups(args, best, biased, group_scores, group_ids);
-    else
-      offer_range(best, biased, 0, experts);
+    if (args.n_group > args.topk_group) offer_groups(args, best, biased, group_scores, group_ids);
+    else offer_range(best, biased, 0, experts);
     float sum = 0;
     for (std::int64_t j = 0; j < top_k; ++j) sum += weights[j] = scores[ids[j]];
     const float divisor = args.renormalize ? sum + 1e-20f : 1.0f;
@@ -123,14 +124,10 @@ HWY_EXPORT(RouterRows);
 
 void router(ExecContext& ctx, const RouterArgs& args) {
   const std::int64_t experts = args.logits.size(1);
-  const std::int64_t bytes =
-      (2 * experts + args.top_k + 2 * args.topk_group) * static_cast<std::int64_t>(sizeof(float));
-  ctx.pool.parallel_for(args.logits.size(0), row_grain(16 * experts),
-                        [&](std::int64_t begin, std::int64_t end, int thread) {
-                          HWY_DYNAMIC_DISPATCH(RouterRows)
-                          (args, begin, end,
-                           reinterpret_cast<float*>(ctx.thread_scratch(thread, bytes)));
-                        });
+  const std::int64_t bytes = (2 * experts + args.top_k + 2 * args.topk_group) * static_cast<std::int64_t>(sizeof(float));
+  ctx.pool.parallel_for(args.logits.size(0), row_grain(16 * experts), [&](std::int64_t begin, std::int64_t end, int thread) {
+    HWY_DYNAMIC_DISPATCH(RouterRows)(args, begin, end, reinterpret_cast<float*>(ctx.thread_scratch(thread, bytes)));
+  });
 }
 
 }  // namespace palimpsest::cpu

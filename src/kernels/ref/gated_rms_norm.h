@@ -4,10 +4,11 @@
 
 #include "kernels/op_args.h"
 #include "kernels/ref/load.h"
+#include "kernels/ref/unary.h"
 
 namespace palimpsest::ref {
 
-/// GatedRmsNormArgs: y = x * rsqrt(mean(x^2) + eps) * weight * sigmoid(gate), per head.
+/// GatedRmsNormArgs: y = x * rsqrt(mean(x^2) + eps) * weight * f(gate), per head.
 template <class T>
 PALIMPSEST_HOST_DEVICE void gated_rms_norm(const GatedRmsNormArgs& a) {
   const std::int64_t heads = a.x.size(0) * a.x.size(1), width = a.x.size(2);
@@ -19,9 +20,8 @@ PALIMPSEST_HOST_DEVICE void gated_rms_norm(const GatedRmsNormArgs& a) {
     }
     const T inverse = 1 / std::sqrt(sum / static_cast<T>(width) + static_cast<T>(a.eps));
     for (std::int64_t c = 0; c < width; ++c) {
-      const T gate = 1 / (1 + std::exp(-load<T>(a.gate, h * width + c)));
-      store<T>(a.y, h * width + c,
-               load<T>(a.x, h * width + c) * inverse * load<T>(a.weight, c) * gate);
+      const T gate = unary_value<T>(a.function, load<T>(a.gate, h * width + c));
+      store<T>(a.y, h * width + c, load<T>(a.x, h * width + c) * inverse * load<T>(a.weight, c) * gate);
     }
   }
 }

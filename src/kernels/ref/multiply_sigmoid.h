@@ -10,8 +10,9 @@ namespace palimpsest::ref {
 /// MultiplySigmoidArgs: y = x * sigmoid(gate).
 template <class T>
 PALIMPSEST_HOST_DEVICE void multiply_sigmoid(const MultiplySigmoidArgs& a) {
+  const std::int64_t elements_per_gate = a.x.numel() == 0 ? 1 : a.x.numel() / a.gate.numel();
   for (std::int64_t i = 0; i < a.x.numel(); ++i) {
-    store<T>(a.y, i, load<T>(a.x, i) / (1 + std::exp(-load<T>(a.gate, i))));
+    store<T>(a.y, i, load<T>(a.x, i) / (1 + std::exp(-load<T>(a.gate, i / elements_per_gate))));
   }
 }
 

@@ -7,11 +7,21 @@
 
 namespace palimpsest::ref {
 
+/// Sigmoid of the logit, or its share of the softmax over all experts.
+template <class T>
+PALIMPSEST_HOST_DEVICE T router_score(const RouterArgs& a, std::int64_t row, std::int64_t expert) {
+  const std::int64_t experts = a.logits.size(1);
+  const T logit = load<T>(a.logits, row * experts + expert);
+  if (a.score == RouterScore::kSigmoid) return 1 / (1 + std::exp(-logit));
+  T sum = 0;
+  for (std::int64_t e = 0; e < experts; ++e) sum += std::exp(load<T>(a.logits, row * experts + e) - logit);
+  return 1 / sum;
+}
+
 /// The score experts are picked by. A NaN logit ranks below every number.
 template <class T>
 PALIMPSEST_HOST_DEVICE T biased_score(const RouterArgs& a, std::int64_t row, std::int64_t expert) {
-  const T score = 1 / (1 + std::exp(-load<T>(a.logits, row * a.logits.size(1) + expert))) +
-                  load<T>(a.bias, expert);
+  const T score = router_score<T>(a, row, expert) + (a.bias.defined() ? load<T>(a.bias, expert) : T{0});
   return std::isnan(score) ? -static_cast<T>(INFINITY) : score;
 }
 
@@ -33,8 +43,7 @@ PALIMPSEST_HOST_DEVICE T group_score(const RouterArgs& a, std::int64_t row, std:
 }
 
 template <class T>
-PALIMPSEST_HOST_DEVICE bool group_allowed(const RouterArgs& a, std::int64_t row,
-                                          std::int64_t group) {
+PALIMPSEST_HOST_DEVICE bool group_allowed(const RouterArgs& a, std::int64_t row, std::int64_t group) {
   if (a.n_group <= a.topk_group) return true;
   const T mine = group_score<T>(a, row, group);
   std::int64_t better = 0;
@@ -45,12 +54,10 @@ PALIMPSEST_HOST_DEVICE bool group_allowed(const RouterArgs& a, std::int64_t row,
   return better < a.topk_group;
 }
 
-/// RouterArgs: sigmoid scores, the best top_k of the allowed groups by biased score (ties: lowest
-/// index), weights from unbiased scores.
+/// RouterArgs: scores, the best top_k of the allowed groups by biased score (ties: lowest index), weights from unbiased scores.
 template <class T>
 PALIMPSEST_HOST_DEVICE void router(const RouterArgs& a) {
-  const std::int64_t rows = a.logits.size(0), experts = a.logits.size(1),
-                     group_size = experts / a.n_group;
+  const std::int64_t rows = a.logits.size(0), experts = a.logits.size(1), group_size = experts / a.n_group;
   for (std::int64_t t = 0; t < rows; ++t) {
     std::int32_t* ids = a.ids.as<std::int32_t>() + t * a.top_k;
     T sum = 0;
@@ -62,7 +69,7 @@ PALIMPSEST_HOST_DEVICE void router(const RouterArgs& a) {
         if (free && (pick < 0 || biased_score<T>(a, t, e) > biased_score<T>(a, t, pick))) pick = e;
       }
       ids[j] = static_cast<std::int32_t>(pick);
-      const T score = 1 / (1 + std::exp(-load<T>(a.logits, t * experts + pick)));
+      const T score = router_score<T>(a, t, pick);
       store<T>(a.weights, t * a.top_k + j, score);
       sum += score;
     }

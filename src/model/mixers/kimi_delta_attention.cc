@@ -43,7 +43,7 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
   const Tensor g = project(ctx, project(ctx, x, w.f_a_proj), w.f_b_proj).reshape({T, H, D});
   ops::decay_gate(ctx, decay_gate_args(config, w, g));
   const Tensor beta = project(ctx, x, w.b_proj);
-  ops::sigmoid(ctx, {.x = beta, .y = beta});
+  ops::unary(ctx, {.x = beta, .function = Unary::kSigmoid, .y = beta});
 
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, H, D});
   ops::page_memory(ctx, {.q = q, .k = k, .v = v, .g = g, .beta = beta, .pages = mix.states.pages(layer), .rows = mix.rows,
@@ -52,6 +52,7 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
   const Tensor gate = config.output_gate == KdaOutputGate::kFullRank
                           ? project(ctx, x, w.g_proj)
                           : project(ctx, project(ctx, x, w.g_a_proj), w.g_b_proj);
+  if (w.g_b_bias.defined()) ops::add_bias(ctx, {.bias = w.g_b_bias, .y = gate});
   ops::gated_rms_norm(ctx, {.x = o, .weight = w.o_norm, .gate = gate.reshape({T, H, D}), .eps = norm_eps, .y = o});
   ops::matmul(ctx, {.x = o.reshape({T, H * D}), .w = w.o_proj, .y = y});
 }

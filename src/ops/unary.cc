@@ -5,9 +5,9 @@
 
 namespace palimpsest::ops {
 
-void sigmoid(ExecContext& ctx, const SigmoidArgs& args) {
+void unary(ExecContext& ctx, const UnaryArgs& args) {
   PALIMPSEST_CHECK(same_f32(args.x, args.y), "x and y are F32 of one shape");
-  if (enter(ctx, Op::kSigmoid)) cpu::sigmoid(ctx, args);
+  if (enter(ctx, Op::kUnary)) cpu::unary(ctx, args);
 }
 
 }  // namespace palimpsest::ops

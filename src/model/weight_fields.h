@@ -1,0 +1,14 @@
+#pragma once
+
+#include "model/weight_spec.h"
+#include "model/weights.h"
+
+namespace palimpsest {
+
+/// The field of a layer that holds a matrix role; null for roles that are not one matrix of a layer.
+Matrix* matrix_field(LayerWeights& layer, Role role);
+
+/// The field of a layer that holds a vector role. Norm and projection of an Attention Residual share one: their product.
+Tensor* vector_field(LayerWeights& layer, Role role);
+
+}  // namespace palimpsest

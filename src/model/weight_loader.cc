@@ -1,0 +1,202 @@
+#include "model/weight_loader.h"
+
+#include <cstring>
+
+#include "base/check.h"
+#include "model/weight_fields.h"
+
+namespace palimpsest {
+namespace {
+
+Matrix matrix_view(const formats::Checkpoint& checkpoint, const StoredWeight& stored) {
+  if (stored.dense) return {.dense = checkpoint.view(*stored.dense), .mx = {}};
+  return {.dense = {}, .mx = {.codes = checkpoint.view(*stored.codes), .scales = checkpoint.view(*stored.scales)}};
+}
+
+LayerWeights empty_layer(const LayerSpec& spec) {
+  LayerWeights layer;
+  switch (spec.mixer) {
+    case Mixer::kKimiDeltaAttention: layer.mixer = KdaWeights{}; break;
+    case Mixer::kLatentAttention: layer.mixer = MlaWeights{}; break;
+    case Mixer::kSoftmaxAttention: layer.mixer = SoftmaxAttentionWeights{}; break;
+    case Mixer::kLinearAttention:
+    case Mixer::kDeltaNet:
+    case Mixer::kGatedDeltaNet: layer.mixer = PageMixerWeights{}; break;
+  }
+  if (spec.ffn == Ffn::kMixtureOfExperts) layer.ffn = MoeWeights{};
+  return layer;
+}
+
+/// Elements [begin, begin + count) of the first dimension of an F32 vector or matrix.
+Tensor part(const Tensor& t, std::int64_t begin, std::int64_t count) { return t.rows(begin, count); }
+
+}  // namespace
+
+WeightLoader::WeightLoader(const ModelConfig& config, const formats::Checkpoint& checkpoint)
+    : config_(config), checkpoint_(checkpoint), specs_(weight_spec(config)), first_expert_spec_(static_cast<std::size_t>(config.num_layers())) {
+  for (const LayerSpec& layer : config.layers) {
+    weights.layers.push_back(empty_layer(layer));
+    experts.emplace_back(layer.ffn == Ffn::kMixtureOfExperts ? static_cast<std::size_t>(config.moe.num_experts) : 0);
+  }
+}
+
+std::byte* WeightLoader::own(std::int64_t bytes) {
+  owned_bytes_ += bytes;
+  return matrices_.emplace_back(static_cast<std::size_t>(bytes)).data();
+}
+
+/// An F32 copy in the shape of the spec: [n], [P, W] for convolution taps; padding behind A_log is dropped.
+Tensor WeightLoader::f32_vector(const WeightSpec& spec, const Tensor& stored) {
+  auto& values = vectors_.emplace_back(static_cast<std::size_t>(spec.parameters()));
+  const float offset = spec.plus_one ? 1.0f : 0.0f;
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = load_float(stored, static_cast<std::int64_t>(i)) + offset;
+  if (spec.rank == 3) return Tensor::contiguous(values.data(), DType::kF32, {spec.sizes[0], spec.sizes[1] * spec.sizes[2]});
+  return Tensor::contiguous(values.data(), DType::kF32, {spec.parameters()});
+}
+
+Matrix WeightLoader::transposed(const Matrix& stored) {
+  const Tensor& from = stored.dense;
+  const std::int64_t rows = from.size(1), columns = from.size(0), size = dtype_size(from.dtype);
+  std::byte* to = own(from.bytes());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < columns; ++c) {
+      std::memcpy(to + (r * columns + c) * size, from.as<const std::byte>() + (c * rows + r) * size, static_cast<std::size_t>(size));
+    }
+  }
+  return {.dense = Tensor::contiguous(to, from.dtype, {rows, columns}), .mx = {}};
+}
+
+Matrix WeightLoader::rows(const Matrix& stored, const std::vector<Run>& runs) {
+  const Tensor& from = stored.dense;
+  if (runs.size() == 1) return {.dense = part(from, runs[0].begin, runs[0].count), .mx = {}};
+  std::int64_t total = 0;
+  for (const Run& run : runs) total += run.count;
+  const std::int64_t row_bytes = from.size(1) * dtype_size(from.dtype);
+  std::byte* to = own(total * row_bytes);
+  const Tensor copy = Tensor::contiguous(to, from.dtype, {total, from.size(1)});
+  for (const Run& run : runs) {
+    std::memcpy(to, from.as<const std::byte>() + run.begin * row_bytes, static_cast<std::size_t>(run.count * row_bytes));
+    to += run.count * row_bytes;
+  }
+  return {.dense = copy, .mx = {}};
+}
+
+void WeightLoader::verify(std::size_t index, const StoredWeight& stored) const {
+  value_or_throw(check_values(config_, specs_[index], stored, checkpoint_));
+}
+
+void WeightLoader::verify_expert(std::int64_t layer, std::int32_t expert) const {
+  const std::size_t first = first_expert_spec_[static_cast<std::size_t>(layer)] + 3 * static_cast<std::size_t>(expert);
+  for (std::size_t i = first; i < first + 3; ++i) verify(i, value_or_throw(locate_weight(config_, specs_[i], checkpoint_)));
+}
+
+/// Tensors that hold several weights of a layer.
+void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, const Matrix& matrix) {
+  const auto every_group = [](std::int64_t groups, std::int64_t width, std::int64_t begin, std::int64_t count) {
+    std::vector<Run> runs;
+    for (std::int64_t g = 0; g < groups; ++g) runs.push_back({g * width + begin, count});
+    return runs;
+  };
+  const SoftmaxAttentionConfig& a = config_.attention;
+  const PageMixerConfig& p = config_.page;
+  const std::int64_t keys = p.key_size(), values = p.value_size(), per_head = p.num_heads > 0 ? p.num_value_heads / p.num_heads : 0;
+  auto* attention = std::get_if<SoftmaxAttentionWeights>(&layer.mixer);
+  auto* page = std::get_if<PageMixerWeights>(&layer.mixer);
+  switch (spec.role) {
+    case Role::kAttentionQ: {
+      if (!a.output_gate) {
+        attention->q_proj = matrix;
+        return;
+      }
+      attention->q_proj = rows(matrix, every_group(a.num_heads, 2 * a.head_dim, 0, a.head_dim));
+      attention->g_proj = rows(matrix, every_group(a.num_heads, 2 * a.head_dim, a.head_dim, a.head_dim));
+      return;
+    }
+    case Role::kAttentionQkv: {
+      const Matrix qkv = transposed(matrix);
+      const std::int64_t width = qkv.rows() / 3;
+      attention->q_proj = rows(qkv, {{0, width}});
+      attention->k_proj = rows(qkv, {{width, width}});
+      attention->v_proj = rows(qkv, {{2 * width, width}});
+      return;
+    }
+    case Role::kAttentionQkvBias: {
+      const Tensor bias = f32_vector(spec, matrix.dense);
+      const std::int64_t width = bias.size(0) / 3;
+      attention->q_bias = part(bias, 0, width);
+      attention->k_bias = part(bias, width, width);
+      attention->v_bias = part(bias, 2 * width, width);
+      return;
+    }
+    case Role::kPageQkv:
+      page->q_proj = rows(matrix, {{0, keys}});
+      page->k_proj = rows(matrix, {{keys, keys}});
+      page->v_proj = rows(matrix, {{2 * keys, values}});
+      return;
+    case Role::kPageQkvz: {
+      const std::int64_t v = per_head * p.value_dim, width = 2 * p.key_dim + 2 * v;
+      page->q_proj = rows(matrix, every_group(p.num_heads, width, 0, p.key_dim));
+      page->k_proj = rows(matrix, every_group(p.num_heads, width, p.key_dim, p.key_dim));
+      page->v_proj = rows(matrix, every_group(p.num_heads, width, 2 * p.key_dim, v));
+      page->g_proj = rows(matrix, every_group(p.num_heads, width, 2 * p.key_dim + v, v));
+      return;
+    }
+    case Role::kPageBa:
+      page->b_proj = rows(matrix, every_group(p.num_heads, 2 * per_head, 0, per_head));
+      page->a_proj = rows(matrix, every_group(p.num_heads, 2 * per_head, per_head, per_head));
+      return;
+    case Role::kPageConv: {
+      const Tensor taps = f32_vector(spec, matrix.dense);
+      page->q_conv1d = part(taps, 0, keys);
+      page->k_conv1d = part(taps, keys, keys);
+      page->v_conv1d = part(taps, 2 * keys, values);
+      return;
+    }
+    default: PALIMPSEST_CHECK(false, "every role has a field");
+  }
+}
+
+void WeightLoader::place(std::size_t index, bool check_experts) {
+  const WeightSpec& spec = specs_[index];
+  const StoredWeight stored = value_or_throw(locate_weight(config_, spec, checkpoint_));
+  if (spec.expert < 0 || check_experts) verify(index, stored);
+  const Matrix matrix = matrix_view(checkpoint_, stored);
+
+  const auto store_vector = [&](Tensor& field) {
+    const Tensor values = f32_vector(spec, matrix.dense);
+    if (!field.defined()) {
+      field = values;
+    } else {  // norm times projection of an Attention Residual
+      for (std::int64_t i = 0; i < values.numel(); ++i) field.as<float>()[i] *= values.as<float>()[i];
+    }
+  };
+  switch (spec.role) {
+    case Role::kEmbedTokens: weights.embed_tokens = matrix; return;
+    case Role::kPositions: weights.positions = matrix; return;
+    case Role::kLmHead: weights.lm_head = matrix; return;
+    case Role::kFinalNorm: return store_vector(weights.norm.weight);
+    case Role::kFinalNormBias: return store_vector(weights.norm.bias);
+    case Role::kOutputResNorm:
+    case Role::kOutputResProj: return store_vector(weights.output_attn_res);
+    default: break;
+  }
+  const auto l = static_cast<std::size_t>(spec.layer);
+  LayerWeights& layer = weights.layers[l];
+  if (spec.expert >= 0) {
+    ExpertMatrices& expert = experts[l][static_cast<std::size_t>(spec.expert)];
+    (spec.role == Role::kExpertGate ? expert.w1 : spec.role == Role::kExpertUp ? expert.w3 : expert.w2) = matrix;
+    if (spec.expert == 0 && spec.role == Role::kExpertGate) first_expert_spec_[l] = index;
+  } else if (Matrix* field = matrix_field(layer, spec.role)) {
+    *field = spec.transposed ? transposed(matrix) : matrix;
+  } else if (Tensor* vector = vector_field(layer, spec.role)) {
+    store_vector(*vector);
+  } else {
+    place_split(layer, spec, matrix);
+  }
+}
+
+void WeightLoader::finish() {
+  if (config_.tie_word_embeddings) weights.lm_head = weights.embed_tokens;
+}
+
+}  // namespace palimpsest

@@ -1,0 +1,13 @@
+#include "kernels/cpu/cpu_kernels.h"
+#include "ops/front_door.h"
+#include "ops/ops.h"
+#include "ops/tensor_checks.h"
+
+namespace palimpsest::ops {
+
+void multiply(ExecContext& ctx, const MultiplyArgs& args) {
+  PALIMPSEST_CHECK(same_f32(args.x, args.y), "x and y are F32 of one shape");
+  if (enter(ctx, Op::kMultiply)) cpu::multiply(ctx, args);
+}
+
+}  // namespace palimpsest::ops

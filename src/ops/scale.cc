@@ -1,0 +1,13 @@
+#include "kernels/cpu/cpu_kernels.h"
+#include "ops/front_door.h"
+#include "ops/ops.h"
+#include "ops/tensor_checks.h"
+
+namespace palimpsest::ops {
+
+void scale(ExecContext& ctx, const ScaleArgs& args) {
+  PALIMPSEST_CHECK(is_f32(args.y, args.y.rank), "y is F32");
+  if (enter(ctx, Op::kScale)) cpu::scale(ctx, args);
+}
+
+}  // namespace palimpsest::ops
