@@ -6,9 +6,9 @@
 namespace palimpsest {
 
 /// The field of a layer that holds a matrix role; null for roles that are not one matrix of a layer.
-Matrix* matrix_field(LayerWeights& layer, Role role);
+Matrix* matrix_field(LayerWeights& layer, WeightRole role);
 
 /// The field of a layer that holds a vector role. Norm and projection of an Attention Residual share one: their product.
-Tensor* vector_field(LayerWeights& layer, Role role);
+Tensor* vector_field(LayerWeights& layer, WeightRole role);
 
 }  // namespace palimpsest

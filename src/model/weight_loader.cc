@@ -103,7 +103,7 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
   auto* attention = std::get_if<SoftmaxAttentionWeights>(&layer.mixer);
   auto* page = std::get_if<PageMixerWeights>(&layer.mixer);
   switch (spec.role) {
-    case Role::kAttentionQ: {
+    case WeightRole::kAttentionQ: {
       if (!a.output_gate) {
         attention->q_proj = matrix;
         return;
@@ -112,7 +112,7 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
       attention->g_proj = rows(matrix, every_group(a.num_heads, 2 * a.head_dim, a.head_dim, a.head_dim));
       return;
     }
-    case Role::kAttentionQkv: {
+    case WeightRole::kAttentionQkv: {
       const Matrix qkv = transposed(matrix);
       const std::int64_t width = qkv.rows() / 3;
       attention->q_proj = rows(qkv, {{0, width}});
@@ -120,7 +120,7 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
       attention->v_proj = rows(qkv, {{2 * width, width}});
       return;
     }
-    case Role::kAttentionQkvBias: {
+    case WeightRole::kAttentionQkvBias: {
       const Tensor bias = f32_vector(spec, matrix.dense);
       const std::int64_t width = bias.size(0) / 3;
       attention->q_bias = part(bias, 0, width);
@@ -128,12 +128,12 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
       attention->v_bias = part(bias, 2 * width, width);
       return;
     }
-    case Role::kPageQkv:
+    case WeightRole::kPageQkv:
       page->q_proj = rows(matrix, {{0, keys}});
       page->k_proj = rows(matrix, {{keys, keys}});
       page->v_proj = rows(matrix, {{2 * keys, values}});
       return;
-    case Role::kPageQkvz: {
+    case WeightRole::kPageQkvz: {
       const std::int64_t v = per_head * p.value_dim, width = 2 * p.key_dim + 2 * v;
       page->q_proj = rows(matrix, every_group(p.num_heads, width, 0, p.key_dim));
       page->k_proj = rows(matrix, every_group(p.num_heads, width, p.key_dim, p.key_dim));
@@ -141,11 +141,11 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
       page->g_proj = rows(matrix, every_group(p.num_heads, width, 2 * p.key_dim + v, v));
       return;
     }
-    case Role::kPageBa:
+    case WeightRole::kPageBa:
       page->b_proj = rows(matrix, every_group(p.num_heads, 2 * per_head, 0, per_head));
       page->a_proj = rows(matrix, every_group(p.num_heads, 2 * per_head, per_head, per_head));
       return;
-    case Role::kPageConv: {
+    case WeightRole::kPageConv: {
       const Tensor taps = f32_vector(spec, matrix.dense);
       page->q_conv1d = part(taps, 0, keys);
       page->k_conv1d = part(taps, keys, keys);
@@ -171,21 +171,21 @@ void WeightLoader::place(std::size_t index, bool check_experts) {
     }
   };
   switch (spec.role) {
-    case Role::kEmbedTokens: weights.embed_tokens = matrix; return;
-    case Role::kPositions: weights.positions = matrix; return;
-    case Role::kLmHead: weights.lm_head = matrix; return;
-    case Role::kFinalNorm: return store_vector(weights.norm.weight);
-    case Role::kFinalNormBias: return store_vector(weights.norm.bias);
-    case Role::kOutputResNorm:
-    case Role::kOutputResProj: return store_vector(weights.output_attn_res);
+    case WeightRole::kEmbedTokens: weights.embed_tokens = matrix; return;
+    case WeightRole::kPositions: weights.positions = matrix; return;
+    case WeightRole::kLmHead: weights.lm_head = matrix; return;
+    case WeightRole::kFinalNorm: return store_vector(weights.norm.weight);
+    case WeightRole::kFinalNormBias: return store_vector(weights.norm.bias);
+    case WeightRole::kOutputResNorm:
+    case WeightRole::kOutputResProj: return store_vector(weights.output_attn_res);
     default: break;
   }
   const auto l = static_cast<std::size_t>(spec.layer);
   LayerWeights& layer = weights.layers[l];
   if (spec.expert >= 0) {
     ExpertMatrices& expert = experts[l][static_cast<std::size_t>(spec.expert)];
-    (spec.role == Role::kExpertGate ? expert.w1 : spec.role == Role::kExpertUp ? expert.w3 : expert.w2) = matrix;
-    if (spec.expert == 0 && spec.role == Role::kExpertGate) first_expert_spec_[l] = index;
+    (spec.role == WeightRole::kExpertGate ? expert.w1 : spec.role == WeightRole::kExpertUp ? expert.w3 : expert.w2) = matrix;
+    if (spec.expert == 0 && spec.role == WeightRole::kExpertGate) first_expert_spec_[l] = index;
   } else if (Matrix* field = matrix_field(layer, spec.role)) {
     *field = spec.transposed ? transposed(matrix) : matrix;
   } else if (Tensor* vector = vector_field(layer, spec.role)) {

@@ -20,7 +20,7 @@ struct RoleInfo {
   std::string_view alias = {};
 };
 
-// In the order of Role.
+// In the order of WeightRole.
 constexpr RoleInfo kRoles[] = {
     {"model.embed_tokens.weight", kRows},
     {"lm_head.weight", kRows},
@@ -123,45 +123,45 @@ constexpr RoleInfo kRoles[] = {
     {"w3.weight", kExperts},
     {"w2.weight", kExperts},
 };
-static_assert(std::size(kRoles) == static_cast<std::size_t>(Role::kCount), "one line per role");
+static_assert(std::size(kRoles) == static_cast<std::size_t>(WeightRole::kCount), "one line per role");
 
-const RoleInfo& info(Role role) { return kRoles[static_cast<std::size_t>(role)]; }
+const RoleInfo& info(WeightRole role) { return kRoles[static_cast<std::size_t>(role)]; }
 
 // Where a family spells a role otherwise.
 struct OtherName {
-  Role role;
+  WeightRole role;
   std::string_view name;
 };
 constexpr OtherName kGpt2Names[] = {
-    {Role::kEmbedTokens, "wte.weight"},          {Role::kFinalNorm, "ln_f.weight"},
-    {Role::kFinalNormBias, "ln_f.bias"},         {Role::kInputNorm, "ln_1.weight"},
-    {Role::kInputNormBias, "ln_1.bias"},         {Role::kPostAttentionNorm, "ln_2.weight"},
-    {Role::kPostAttentionNormBias, "ln_2.bias"}, {Role::kAttentionOutput, "attn.c_proj.weight"},
-    {Role::kAttentionOutputBias, "attn.c_proj.bias"}, {Role::kMlpUp, "mlp.c_fc.weight"},
-    {Role::kMlpUpBias, "mlp.c_fc.bias"},         {Role::kMlpDown, "mlp.c_proj.weight"},
-    {Role::kMlpDownBias, "mlp.c_proj.bias"},
+    {WeightRole::kEmbedTokens, "wte.weight"},          {WeightRole::kFinalNorm, "ln_f.weight"},
+    {WeightRole::kFinalNormBias, "ln_f.bias"},         {WeightRole::kInputNorm, "ln_1.weight"},
+    {WeightRole::kInputNormBias, "ln_1.bias"},         {WeightRole::kPostAttentionNorm, "ln_2.weight"},
+    {WeightRole::kPostAttentionNormBias, "ln_2.bias"}, {WeightRole::kAttentionOutput, "attn.c_proj.weight"},
+    {WeightRole::kAttentionOutputBias, "attn.c_proj.bias"}, {WeightRole::kMlpUp, "mlp.c_fc.weight"},
+    {WeightRole::kMlpUpBias, "mlp.c_fc.bias"},         {WeightRole::kMlpDown, "mlp.c_proj.weight"},
+    {WeightRole::kMlpDownBias, "mlp.c_proj.bias"},
 };
 constexpr OtherName kFlaNames[] = {
-    {Role::kEmbedTokens, "model.embeddings.weight"}, {Role::kInputNorm, "attn_norm.weight"},
-    {Role::kPostAttentionNorm, "mlp_norm.weight"},   {Role::kKdaQ, "attn.q_proj.weight"},
-    {Role::kKdaK, "attn.k_proj.weight"},             {Role::kKdaV, "attn.v_proj.weight"},
-    {Role::kKdaConvQ, "attn.q_conv1d.weight"},       {Role::kKdaConvK, "attn.k_conv1d.weight"},
-    {Role::kKdaConvV, "attn.v_conv1d.weight"},       {Role::kKdaALog, "attn.A_log"},
-    {Role::kKdaDtBias, "attn.dt_bias"},              {Role::kKdaDecayDown, "attn.f_proj.0.weight"},
-    {Role::kKdaDecayUp, "attn.f_proj.1.weight"},     {Role::kKdaBeta, "attn.b_proj.weight"},
-    {Role::kKdaGateDown, "attn.g_proj.0.weight"},    {Role::kKdaGateUp, "attn.g_proj.1.weight"},
-    {Role::kKdaOutputNorm, "attn.o_norm.weight"},    {Role::kKdaOutput, "attn.o_proj.weight"},
+    {WeightRole::kEmbedTokens, "model.embeddings.weight"}, {WeightRole::kInputNorm, "attn_norm.weight"},
+    {WeightRole::kPostAttentionNorm, "mlp_norm.weight"},   {WeightRole::kKdaQ, "attn.q_proj.weight"},
+    {WeightRole::kKdaK, "attn.k_proj.weight"},             {WeightRole::kKdaV, "attn.v_proj.weight"},
+    {WeightRole::kKdaConvQ, "attn.q_conv1d.weight"},       {WeightRole::kKdaConvK, "attn.k_conv1d.weight"},
+    {WeightRole::kKdaConvV, "attn.v_conv1d.weight"},       {WeightRole::kKdaALog, "attn.A_log"},
+    {WeightRole::kKdaDtBias, "attn.dt_bias"},              {WeightRole::kKdaDecayDown, "attn.f_proj.0.weight"},
+    {WeightRole::kKdaDecayUp, "attn.f_proj.1.weight"},     {WeightRole::kKdaBeta, "attn.b_proj.weight"},
+    {WeightRole::kKdaGateDown, "attn.g_proj.0.weight"},    {WeightRole::kKdaGateUp, "attn.g_proj.1.weight"},
+    {WeightRole::kKdaOutputNorm, "attn.o_norm.weight"},    {WeightRole::kKdaOutput, "attn.o_proj.weight"},
 };
-constexpr OtherName kLinearAttentionNames[] = {{Role::kPageOutputNorm, "attn.norm.weight"}};
+constexpr OtherName kLinearAttentionNames[] = {{WeightRole::kPageOutputNorm, "attn.norm.weight"}};
 constexpr OtherName kQwenNames[] = {
-    {Role::kEmbedTokens, "embed_tokens.weight"},          {Role::kFinalNorm, "norm.weight"},
-    {Role::kPageGate, "linear_attn.in_proj_z.weight"},    {Role::kPageDecay, "linear_attn.in_proj_a.weight"},
-    {Role::kPageBeta, "linear_attn.in_proj_b.weight"},    {Role::kPageALog, "linear_attn.A_log"},
-    {Role::kPageDtBias, "linear_attn.dt_bias"},           {Role::kPageOutputNorm, "linear_attn.norm.weight"},
-    {Role::kPageOutput, "linear_attn.out_proj.weight"},   {Role::kRouter, "mlp.gate.weight"},
-    {Role::kSharedGate, "mlp.shared_expert.gate_proj.weight"}, {Role::kSharedUp, "mlp.shared_expert.up_proj.weight"},
-    {Role::kSharedDown, "mlp.shared_expert.down_proj.weight"}, {Role::kExpertGate, "gate_proj.weight"},
-    {Role::kExpertUp, "up_proj.weight"},                  {Role::kExpertDown, "down_proj.weight"},
+    {WeightRole::kEmbedTokens, "embed_tokens.weight"},          {WeightRole::kFinalNorm, "norm.weight"},
+    {WeightRole::kPageGate, "linear_attn.in_proj_z.weight"},    {WeightRole::kPageDecay, "linear_attn.in_proj_a.weight"},
+    {WeightRole::kPageBeta, "linear_attn.in_proj_b.weight"},    {WeightRole::kPageALog, "linear_attn.A_log"},
+    {WeightRole::kPageDtBias, "linear_attn.dt_bias"},           {WeightRole::kPageOutputNorm, "linear_attn.norm.weight"},
+    {WeightRole::kPageOutput, "linear_attn.out_proj.weight"},   {WeightRole::kRouter, "mlp.gate.weight"},
+    {WeightRole::kSharedGate, "mlp.shared_expert.gate_proj.weight"}, {WeightRole::kSharedUp, "mlp.shared_expert.up_proj.weight"},
+    {WeightRole::kSharedDown, "mlp.shared_expert.down_proj.weight"}, {WeightRole::kExpertGate, "gate_proj.weight"},
+    {WeightRole::kExpertUp, "up_proj.weight"},                  {WeightRole::kExpertDown, "down_proj.weight"},
 };
 
 bool is_qwen(Family family) {
@@ -171,7 +171,7 @@ bool is_fla(Family family) {
   return family == Family::kLinearAttention || family == Family::kDeltaNet || family == Family::kGatedDeltaNet || family == Family::kKda;
 }
 
-std::string_view leaf_name(Family family, Role role) {
+std::string_view leaf_name(Family family, WeightRole role) {
   const auto find = [role](auto& names) -> std::string_view {
     const auto* at = std::find_if(std::begin(names), std::end(names), [role](const OtherName& n) { return n.role == role; });
     return at == std::end(names) ? std::string_view{} : at->name;
@@ -189,21 +189,21 @@ class WeightLister {
   explicit WeightLister(const ModelConfig& config) : c_(config) {}
 
   std::vector<WeightSpec> list() {
-    add(Role::kEmbedTokens, {c_.vocab_size, c_.hidden_size});
+    add(WeightRole::kEmbedTokens, {c_.vocab_size, c_.hidden_size});
     for (layer_ = 0; layer_ < c_.num_layers(); ++layer_) add_layer(c_.layers[static_cast<std::size_t>(layer_)]);
     layer_ = -1;
     if (c_.attn_res_block_size > 0) {
-      add(Role::kOutputResNorm, {c_.hidden_size});
-      add(Role::kOutputResProj, {1, c_.hidden_size});
+      add(WeightRole::kOutputResNorm, {c_.hidden_size});
+      add(WeightRole::kOutputResProj, {1, c_.hidden_size});
     }
-    if (c_.learned_positions) add(Role::kPositions, {c_.max_position_embeddings, c_.hidden_size});
-    add_norm(Role::kFinalNorm, Role::kFinalNormBias);
-    if (!c_.tie_word_embeddings) add(Role::kLmHead, {c_.vocab_size, c_.hidden_size});
+    if (c_.learned_positions) add(WeightRole::kPositions, {c_.max_position_embeddings, c_.hidden_size});
+    add_norm(WeightRole::kFinalNorm, WeightRole::kFinalNormBias);
+    if (!c_.tie_word_embeddings) add(WeightRole::kLmHead, {c_.vocab_size, c_.hidden_size});
     return std::move(specs_);
   }
 
  private:
-  WeightSpec& add(Role role, std::initializer_list<std::int64_t> shape) {
+  WeightSpec& add(WeightRole role, std::initializer_list<std::int64_t> shape) {
     WeightSpec& spec = specs_.emplace_back();
     spec.role = role;
     spec.dtype = info(role).dtype;
@@ -215,13 +215,13 @@ class WeightLister {
   }
 
   void add_layer(const LayerSpec& layer) {
-    add_norm(Role::kInputNorm, Role::kInputNormBias);
-    add_norm(Role::kPostAttentionNorm, Role::kPostAttentionNormBias);
+    add_norm(WeightRole::kInputNorm, WeightRole::kInputNormBias);
+    add_norm(WeightRole::kPostAttentionNorm, WeightRole::kPostAttentionNormBias);
     if (layer.residual == Residual::kBlockAttention) {
-      add(Role::kAttentionResNorm, {c_.hidden_size});
-      add(Role::kAttentionResProj, {1, c_.hidden_size});
-      add(Role::kMlpResNorm, {c_.hidden_size});
-      add(Role::kMlpResProj, {1, c_.hidden_size});
+      add(WeightRole::kAttentionResNorm, {c_.hidden_size});
+      add(WeightRole::kAttentionResProj, {1, c_.hidden_size});
+      add(WeightRole::kMlpResNorm, {c_.hidden_size});
+      add(WeightRole::kMlpResProj, {1, c_.hidden_size});
     }
     switch (layer.mixer) {
       case Mixer::kKimiDeltaAttention: add_kda(); break;
@@ -234,7 +234,7 @@ class WeightLister {
     layer.ffn == Ffn::kDense ? add_mlp() : add_moe();
   }
 
-  void add_norm(Role weight, Role bias) {
+  void add_norm(WeightRole weight, WeightRole bias) {
     add(weight, {c_.hidden_size}).plus_one = c_.zero_centred_norms;
     if (c_.layer_norm) add(bias, {c_.hidden_size});
   }
@@ -243,82 +243,82 @@ class WeightLister {
     const SoftmaxAttentionConfig& a = c_.attention;
     const std::int64_t hidden = c_.hidden_size, queries = a.num_heads * a.head_dim, keys = a.num_kv_heads * a.head_dim;
     if (a.bias) {
-      add(Role::kAttentionQkv, {hidden, 3 * hidden}).transposed = true;
-      add(Role::kAttentionQkvBias, {3 * hidden});
-      add(Role::kAttentionOutput, {hidden, hidden}).transposed = true;
-      add(Role::kAttentionOutputBias, {hidden});
+      add(WeightRole::kAttentionQkv, {hidden, 3 * hidden}).transposed = true;
+      add(WeightRole::kAttentionQkvBias, {3 * hidden});
+      add(WeightRole::kAttentionOutput, {hidden, hidden}).transposed = true;
+      add(WeightRole::kAttentionOutputBias, {hidden});
       return;
     }
-    add(Role::kAttentionQ, {a.output_gate ? 2 * queries : queries, hidden});
-    add(Role::kAttentionK, {keys, hidden});
-    add(Role::kAttentionV, {keys, hidden});
+    add(WeightRole::kAttentionQ, {a.output_gate ? 2 * queries : queries, hidden});
+    add(WeightRole::kAttentionK, {keys, hidden});
+    add(WeightRole::kAttentionV, {keys, hidden});
     if (a.qk_norm) {
-      add(Role::kAttentionQNorm, {a.head_dim}).plus_one = c_.zero_centred_norms;
-      add(Role::kAttentionKNorm, {a.head_dim}).plus_one = c_.zero_centred_norms;
+      add(WeightRole::kAttentionQNorm, {a.head_dim}).plus_one = c_.zero_centred_norms;
+      add(WeightRole::kAttentionKNorm, {a.head_dim}).plus_one = c_.zero_centred_norms;
     }
-    add(Role::kAttentionOutput, {hidden, queries});
+    add(WeightRole::kAttentionOutput, {hidden, queries});
   }
 
   void add_page_mixer(Mixer mixer) {
     const PageMixerConfig& p = c_.page;
     const std::int64_t hidden = c_.hidden_size, keys = p.key_size(), values = p.value_size(), heads = p.num_value_heads;
     if (c_.family == Family::kQwen3Next) {
-      add(Role::kPageQkvz, {2 * keys + 2 * values, hidden});
-      add(Role::kPageBa, {2 * heads, hidden});
+      add(WeightRole::kPageQkvz, {2 * keys + 2 * values, hidden});
+      add(WeightRole::kPageBa, {2 * heads, hidden});
     } else if (is_qwen(c_.family)) {
-      add(Role::kPageQkv, {2 * keys + values, hidden});
-      add(Role::kPageGate, {values, hidden});
-      add(Role::kPageDecay, {heads, hidden});
-      add(Role::kPageBeta, {heads, hidden});
+      add(WeightRole::kPageQkv, {2 * keys + values, hidden});
+      add(WeightRole::kPageGate, {values, hidden});
+      add(WeightRole::kPageDecay, {heads, hidden});
+      add(WeightRole::kPageBeta, {heads, hidden});
     } else {
-      for (const Role role : {Role::kPageQ, Role::kPageK}) add(role, {keys, hidden});
-      add(Role::kPageV, {values, hidden});
-      if (mixer == Mixer::kGatedDeltaNet) add(Role::kPageDecay, {heads, hidden});
-      if (mixer != Mixer::kLinearAttention && p.beta) add(Role::kPageBeta, {heads, hidden});
-      if (p.output_gate) add(Role::kPageGate, {values, hidden});
+      for (const WeightRole role : {WeightRole::kPageQ, WeightRole::kPageK}) add(role, {keys, hidden});
+      add(WeightRole::kPageV, {values, hidden});
+      if (mixer == Mixer::kGatedDeltaNet) add(WeightRole::kPageDecay, {heads, hidden});
+      if (mixer != Mixer::kLinearAttention && p.beta) add(WeightRole::kPageBeta, {heads, hidden});
+      if (p.output_gate) add(WeightRole::kPageGate, {values, hidden});
     }
     if (is_qwen(c_.family)) {
-      add(Role::kPageConv, {2 * keys + values, 1, p.conv_kernel});
+      add(WeightRole::kPageConv, {2 * keys + values, 1, p.conv_kernel});
     } else if (p.conv_kernel > 0) {
-      for (const Role role : {Role::kPageConvQ, Role::kPageConvK}) add(role, {keys, 1, p.conv_kernel});
-      add(Role::kPageConvV, {values, 1, p.conv_kernel});
+      for (const WeightRole role : {WeightRole::kPageConvQ, WeightRole::kPageConvK}) add(role, {keys, 1, p.conv_kernel});
+      add(WeightRole::kPageConvV, {values, 1, p.conv_kernel});
     }
     if (mixer == Mixer::kGatedDeltaNet) {
-      add(Role::kPageALog, {heads});
-      add(Role::kPageDtBias, {heads});
+      add(WeightRole::kPageALog, {heads});
+      add(WeightRole::kPageDtBias, {heads});
     }
     if (mixer == Mixer::kLinearAttention && p.feature_map == FeatureMap::kHadamard) add_feature_maps();
-    add(Role::kPageOutputNorm, {p.value_dim});
-    add(Role::kPageOutput, {hidden, values});
+    add(WeightRole::kPageOutputNorm, {p.value_dim});
+    add(WeightRole::kPageOutput, {hidden, values});
   }
 
   void add_feature_maps() {
     const std::int64_t n = c_.page.key_dim;
-    for (const Role role : {Role::kFeatureQ1, Role::kFeatureQ2, Role::kFeatureK1, Role::kFeatureK2}) {
+    for (const WeightRole role : {WeightRole::kFeatureQ1, WeightRole::kFeatureQ2, WeightRole::kFeatureK1, WeightRole::kFeatureK2}) {
       add(role, {n, n});
-      add(static_cast<Role>(static_cast<int>(role) + 1), {n});  // its bias is the next role
+      add(static_cast<WeightRole>(static_cast<int>(role) + 1), {n});  // its bias is the next role
     }
   }
 
   void add_kda() {
     const std::int64_t hidden = c_.hidden_size, heads = c_.kda.num_heads, dim = c_.kda.head_dim;
     const std::int64_t width = c_.kda.projection_size();
-    for (const Role role : {Role::kKdaQ, Role::kKdaK, Role::kKdaV}) add(role, {width, hidden});
-    for (const Role role : {Role::kKdaConvQ, Role::kKdaConvK, Role::kKdaConvV}) add(role, {width, 1, c_.kda.conv_kernel});
-    add(Role::kKdaALog, {heads}).stored_as_heads = true;
-    add(Role::kKdaDtBias, {width});
-    add(Role::kKdaDecayDown, {dim, hidden});
-    add(Role::kKdaDecayUp, {width, dim});
-    add(Role::kKdaBeta, {heads, hidden});
+    for (const WeightRole role : {WeightRole::kKdaQ, WeightRole::kKdaK, WeightRole::kKdaV}) add(role, {width, hidden});
+    for (const WeightRole role : {WeightRole::kKdaConvQ, WeightRole::kKdaConvK, WeightRole::kKdaConvV}) add(role, {width, 1, c_.kda.conv_kernel});
+    add(WeightRole::kKdaALog, {heads}).stored_as_heads = true;
+    add(WeightRole::kKdaDtBias, {width});
+    add(WeightRole::kKdaDecayDown, {dim, hidden});
+    add(WeightRole::kKdaDecayUp, {width, dim});
+    add(WeightRole::kKdaBeta, {heads, hidden});
     if (c_.kda.output_gate == KdaOutputGate::kFullRank) {
-      add(Role::kKdaGate, {width, hidden});
+      add(WeightRole::kKdaGate, {width, hidden});
     } else {
-      add(Role::kKdaGateDown, {dim, hidden});
-      add(Role::kKdaGateUp, {width, dim});
-      if (c_.kda.output_gate_bias) add(Role::kKdaGateUpBias, {width});
+      add(WeightRole::kKdaGateDown, {dim, hidden});
+      add(WeightRole::kKdaGateUp, {width, dim});
+      if (c_.kda.output_gate_bias) add(WeightRole::kKdaGateUpBias, {width});
     }
-    add(Role::kKdaOutputNorm, {dim});
-    add(Role::kKdaOutput, {hidden, width});
+    add(WeightRole::kKdaOutputNorm, {dim});
+    add(WeightRole::kKdaOutput, {hidden, width});
   }
 
   void add_mla() {
@@ -326,57 +326,57 @@ class WeightLister {
     const std::int64_t hidden = c_.hidden_size, queries = mla.num_heads * mla.qk_head_dim();
     const std::int64_t values = mla.num_heads * mla.v_head_dim;
     if (mla.q_lora_rank > 0) {
-      add(Role::kMlaQDown, {mla.q_lora_rank, hidden});
-      add(Role::kMlaQNorm, {mla.q_lora_rank});
-      add(Role::kMlaQUp, {queries, mla.q_lora_rank});
+      add(WeightRole::kMlaQDown, {mla.q_lora_rank, hidden});
+      add(WeightRole::kMlaQNorm, {mla.q_lora_rank});
+      add(WeightRole::kMlaQUp, {queries, mla.q_lora_rank});
     } else {
-      add(Role::kMlaQ, {queries, hidden});
+      add(WeightRole::kMlaQ, {queries, hidden});
     }
-    add(Role::kMlaKvDown, {mla.cache_width(), hidden});
-    add(Role::kMlaKvNorm, {mla.kv_lora_rank});
-    add(Role::kMlaKvUp, {mla.num_heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank});
-    if (mla.output_gate) add(Role::kMlaGate, {values, hidden});
-    add(Role::kMlaOutput, {hidden, values});
+    add(WeightRole::kMlaKvDown, {mla.cache_width(), hidden});
+    add(WeightRole::kMlaKvNorm, {mla.kv_lora_rank});
+    add(WeightRole::kMlaKvUp, {mla.num_heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank});
+    if (mla.output_gate) add(WeightRole::kMlaGate, {values, hidden});
+    add(WeightRole::kMlaOutput, {hidden, values});
   }
 
   void add_mlp() {
     if (c_.activation.kind == ActivationKind::kGeluTanh) {
-      add(Role::kMlpUp, {c_.hidden_size, c_.mlp.intermediate_size}).transposed = true;
-      add(Role::kMlpUpBias, {c_.mlp.intermediate_size});
-      add(Role::kMlpDown, {c_.mlp.intermediate_size, c_.hidden_size}).transposed = true;
-      add(Role::kMlpDownBias, {c_.hidden_size});
+      add(WeightRole::kMlpUp, {c_.hidden_size, c_.mlp.intermediate_size}).transposed = true;
+      add(WeightRole::kMlpUpBias, {c_.mlp.intermediate_size});
+      add(WeightRole::kMlpDown, {c_.mlp.intermediate_size, c_.hidden_size}).transposed = true;
+      add(WeightRole::kMlpDownBias, {c_.hidden_size});
       return;
     }
-    add(Role::kMlpGate, {c_.mlp.intermediate_size, c_.hidden_size});
-    add(Role::kMlpUp, {c_.mlp.intermediate_size, c_.hidden_size});
-    add(Role::kMlpDown, {c_.hidden_size, c_.mlp.intermediate_size});
+    add(WeightRole::kMlpGate, {c_.mlp.intermediate_size, c_.hidden_size});
+    add(WeightRole::kMlpUp, {c_.mlp.intermediate_size, c_.hidden_size});
+    add(WeightRole::kMlpDown, {c_.hidden_size, c_.mlp.intermediate_size});
   }
 
   void add_moe() {
     const MoeConfig& moe = c_.moe;
     const std::int64_t hidden = c_.hidden_size, shared = moe.shared_intermediate_size();
-    add(Role::kRouter, {moe.num_experts, hidden});
-    if (!moe.softmax_scores) add(Role::kRouterBias, {moe.num_experts});
-    if (moe.shared_gate) add(Role::kSharedExpertGate, {1, hidden});
+    add(WeightRole::kRouter, {moe.num_experts, hidden});
+    if (!moe.softmax_scores) add(WeightRole::kRouterBias, {moe.num_experts});
+    if (moe.shared_gate) add(WeightRole::kSharedExpertGate, {1, hidden});
     if (moe.latent_size > 0) {
-      add(Role::kLatentDown, {moe.latent_size, hidden});
-      add(Role::kLatentUp, {hidden, moe.latent_size});
-      if (moe.latent_norm) add(Role::kLatentNorm, {moe.latent_size});
+      add(WeightRole::kLatentDown, {moe.latent_size, hidden});
+      add(WeightRole::kLatentUp, {hidden, moe.latent_size});
+      if (moe.latent_norm) add(WeightRole::kLatentNorm, {moe.latent_size});
     }
     if (shared > 0) {
-      add(Role::kSharedGate, {shared, hidden});
-      add(Role::kSharedUp, {shared, hidden});
-      add(Role::kSharedDown, {hidden, shared});
+      add(WeightRole::kSharedGate, {shared, hidden});
+      add(WeightRole::kSharedUp, {shared, hidden});
+      add(WeightRole::kSharedDown, {hidden, shared});
     }
     const std::int64_t width = c_.expert_width();
     for (std::int32_t expert = 0; expert < moe.num_experts; ++expert) {
-      add_expert(Role::kExpertGate, expert, {moe.intermediate_size, width});
-      add_expert(Role::kExpertUp, expert, {moe.intermediate_size, width});
-      add_expert(Role::kExpertDown, expert, {width, moe.intermediate_size});
+      add_expert(WeightRole::kExpertGate, expert, {moe.intermediate_size, width});
+      add_expert(WeightRole::kExpertUp, expert, {moe.intermediate_size, width});
+      add_expert(WeightRole::kExpertDown, expert, {width, moe.intermediate_size});
     }
   }
 
-  void add_expert(Role role, std::int32_t expert, std::initializer_list<std::int64_t> shape) {
+  void add_expert(WeightRole role, std::int32_t expert, std::initializer_list<std::int64_t> shape) {
     WeightSpec& spec = add(role, shape);
     spec.expert = expert;
     spec.may_be_mxfp4 = true;
@@ -389,7 +389,7 @@ class WeightLister {
 
 std::string full_name(const ModelConfig& config, const WeightSpec& spec, std::string_view leaf) {
   // Qwen's head lies beside the model, not under its prefix.
-  std::string name = is_qwen(config.family) && spec.role == Role::kLmHead ? "" : config.weight_prefix;
+  std::string name = is_qwen(config.family) && spec.role == WeightRole::kLmHead ? "" : config.weight_prefix;
   const auto out = std::back_inserter(name);
   if (spec.layer >= 0) {
     const std::string_view stem = config.family == Family::kGpt2 ? "h" : is_qwen(config.family) ? "layers" : "model.layers";
@@ -425,7 +425,7 @@ ParameterCount count_parameters(const ModelConfig& config, std::span<const Weigh
   for (const WeightSpec& spec : specs) {
     count.total += spec.parameters();
     if (spec.expert >= 0) count.routed_experts += spec.parameters();
-    if (spec.role == Role::kEmbedTokens && !config.tie_word_embeddings) embedding = spec.parameters();
+    if (spec.role == WeightRole::kEmbedTokens && !config.tie_word_embeddings) embedding = spec.parameters();
   }
   // All experts have the same size, so the share that is read is exact.
   const std::int64_t chosen =

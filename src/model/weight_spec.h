@@ -13,7 +13,7 @@ namespace palimpsest {
 
 /// What a weight is for. Names follow the checkpoints; the comments give the shape ([out, in] for matrices, y = x W^T).
 /// P = kda.projection_size(), H = kda.num_heads, D = kda.head_dim, N = mla.num_heads, E = num_experts.
-enum class Role : std::uint8_t {
+enum class WeightRole : std::uint8_t {
   kEmbedTokens,        ///< [vocab, hidden]
   kLmHead,             ///< [vocab, hidden]; absent with tied embeddings
   kFinalNorm,          ///< [hidden]
@@ -124,7 +124,7 @@ enum class ShardAxis : std::uint8_t { kReplicated, kRows, kColumns, kExperts };
 
 /// One weight of a model: plain data without heap, because a checkpoint has a quarter of a million.
 struct WeightSpec {
-  Role role = Role::kEmbedTokens;
+  WeightRole role = WeightRole::kEmbedTokens;
   DType dtype = DType::kBF16;  ///< as published; readers accept F32, BF16 and F16 alike
   ShardAxis shard = ShardAxis::kReplicated;
   std::int8_t rank = 1;

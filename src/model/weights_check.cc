@@ -142,7 +142,7 @@ Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec
 Result<bool> check_values(const ModelConfig& config, const WeightSpec& spec, const StoredWeight& stored,
                           const Checkpoint& checkpoint) {
   if (stored.scales) return check_scales(stored.scales->name, checkpoint.view(*stored.scales));
-  if (spec.role == Role::kKdaALog) {
+  if (spec.role == WeightRole::kKdaALog) {
     return check_a_log(stored.dense->name, checkpoint.view(*stored.dense), config.kda.num_heads);
   }
   return true;

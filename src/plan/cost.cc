@@ -36,8 +36,8 @@ std::int64_t ffn_bytes(const LayerWeights& layer, const ModelConfig& config, con
 
 /// A weight that is a matrix of a product run for every row: the head runs for one row a pass.
 bool multiplies_every_row(const WeightSpec& spec) {
-  return spec.rank == 2 && spec.role != Role::kEmbedTokens && spec.role != Role::kPositions && spec.role != Role::kLmHead && spec.role != Role::kAttentionResProj &&
-         spec.role != Role::kMlpResProj && spec.role != Role::kOutputResProj && spec.role != Role::kMlaKvUp;
+  return spec.rank == 2 && spec.role != WeightRole::kEmbedTokens && spec.role != WeightRole::kPositions && spec.role != WeightRole::kLmHead && spec.role != WeightRole::kAttentionResProj &&
+         spec.role != WeightRole::kMlpResProj && spec.role != WeightRole::kOutputResProj && spec.role != WeightRole::kMlaKvUp;
 }
 
 /// What a layer's memory costs beside its projections.

@@ -18,7 +18,7 @@ std::int64_t stored_tensors(const std::vector<WeightSpec>& specs) {
 }
 
 /// Sum over the weights of one layer whose role lies in [first, last].
-std::int64_t layer_parameters(const std::vector<WeightSpec>& specs, int layer, Role first, Role last) {
+std::int64_t layer_parameters(const std::vector<WeightSpec>& specs, int layer, WeightRole first, WeightRole last) {
   std::int64_t sum = 0;
   for (const WeightSpec& spec : specs) {
     if (spec.layer == layer && spec.role >= first && spec.role <= last) sum += spec.parameters();
@@ -36,10 +36,10 @@ TEST(WeightSpec, AddsUpToThePublishedKimiK3) {
   EXPECT_NEAR(static_cast<double>(count.active), 104.19e9, 0.005e9);
   EXPECT_NEAR(static_cast<double>(count.total - count.routed_experts), 56.74e9, 0.005e9);
 
-  EXPECT_NEAR(static_cast<double>(layer_parameters(specs, 1, Role::kKdaQ, Role::kKdaOutput)), 443.74e6, 0.005e6);
-  EXPECT_NEAR(static_cast<double>(layer_parameters(specs, 3, Role::kMlaQ, Role::kMlaOutput)), 232.20e6, 0.005e6);
-  EXPECT_NEAR(static_cast<double>(layer_parameters(specs, 0, Role::kMlpGate, Role::kMlpDown)), 726.66e6, 0.005e6);
-  EXPECT_NEAR(static_cast<double>(layer_parameters(specs, 1, Role::kRouter, Role::kSharedDown)), 189.93e6, 0.005e6);
+  EXPECT_NEAR(static_cast<double>(layer_parameters(specs, 1, WeightRole::kKdaQ, WeightRole::kKdaOutput)), 443.74e6, 0.005e6);
+  EXPECT_NEAR(static_cast<double>(layer_parameters(specs, 3, WeightRole::kMlaQ, WeightRole::kMlaOutput)), 232.20e6, 0.005e6);
+  EXPECT_NEAR(static_cast<double>(layer_parameters(specs, 0, WeightRole::kMlpGate, WeightRole::kMlpDown)), 726.66e6, 0.005e6);
+  EXPECT_NEAR(static_cast<double>(layer_parameters(specs, 1, WeightRole::kRouter, WeightRole::kSharedDown)), 189.93e6, 0.005e6);
 }
 
 TEST(WeightSpec, ExpertsOfKimiK3TakeThePublishedBytes) {
@@ -62,7 +62,7 @@ TEST(WeightSpec, AddsUpToThePublishedKimiLinear) {
   EXPECT_NEAR(static_cast<double>(count.active), 3.1e9, 0.05e9);
 }
 
-std::string line_of(const ModelConfig& config, Role role, int layer, int expert = -1) {
+std::string line_of(const ModelConfig& config, WeightRole role, int layer, int expert = -1) {
   for (const WeightSpec& spec : weight_spec(config)) {
     if (spec.role == role && spec.layer == layer && spec.expert == expert) return weight_name(config, spec) + " " + describe(spec);
   }
@@ -71,32 +71,32 @@ std::string line_of(const ModelConfig& config, Role role, int layer, int expert 
 
 TEST(WeightSpec, SpellsKimiK3AsPublished) {
   const ModelConfig c = parse_model_config(test::kimi_k3_config());
-  EXPECT_EQ(line_of(c, Role::kEmbedTokens, -1), "language_model.model.embed_tokens.weight BF16 [163840, 7168]");
-  EXPECT_EQ(line_of(c, Role::kLmHead, -1), "language_model.lm_head.weight BF16 [163840, 7168]");
-  EXPECT_EQ(line_of(c, Role::kOutputResProj, -1), "language_model.model.output_attn_res_proj.weight BF16 [1, 7168]");
-  EXPECT_EQ(line_of(c, Role::kKdaConvK, 2), "language_model.model.layers.2.self_attn.k_conv1d.weight F32 [12288, 1, 4]");
-  EXPECT_EQ(line_of(c, Role::kKdaDecayUp, 2), "language_model.model.layers.2.self_attn.f_b_proj.weight BF16 [12288, 128]");
-  EXPECT_EQ(line_of(c, Role::kKdaBeta, 2), "language_model.model.layers.2.self_attn.b_proj.weight BF16 [96, 7168]");
-  EXPECT_EQ(line_of(c, Role::kMlaQUp, 3), "language_model.model.layers.3.self_attn.q_b_proj.weight BF16 [18432, 1536]");
-  EXPECT_EQ(line_of(c, Role::kMlaKvDown, 3), "language_model.model.layers.3.self_attn.kv_a_proj_with_mqa.weight BF16 [576, 7168]");
-  EXPECT_EQ(line_of(c, Role::kMlaKvUp, 92), "language_model.model.layers.92.self_attn.kv_b_proj.weight BF16 [24576, 512]");
-  EXPECT_EQ(line_of(c, Role::kMlaGate, 3), "language_model.model.layers.3.self_attn.g_proj.weight BF16 [12288, 7168]");
-  EXPECT_EQ(line_of(c, Role::kMlpDown, 0), "language_model.model.layers.0.mlp.down_proj.weight BF16 [7168, 33792]");
-  EXPECT_EQ(line_of(c, Role::kRouterBias, 1), "language_model.model.layers.1.block_sparse_moe.gate.e_score_correction_bias F32 [896]");
-  EXPECT_EQ(line_of(c, Role::kLatentDown, 1), "language_model.model.layers.1.block_sparse_moe.routed_expert_down_proj.weight BF16 [3584, 7168]");
-  EXPECT_EQ(line_of(c, Role::kSharedUp, 1), "language_model.model.layers.1.block_sparse_moe.shared_experts.up_proj.weight BF16 [6144, 7168]");
-  EXPECT_EQ(line_of(c, Role::kExpertDown, 92, 895), "language_model.model.layers.92.block_sparse_moe.experts.895.w2.weight BF16 [3584, 3072]");
-  EXPECT_EQ(line_of(c, Role::kRouter, 0), "absent");
-  EXPECT_EQ(line_of(c, Role::kKdaQ, 3), "absent");
+  EXPECT_EQ(line_of(c, WeightRole::kEmbedTokens, -1), "language_model.model.embed_tokens.weight BF16 [163840, 7168]");
+  EXPECT_EQ(line_of(c, WeightRole::kLmHead, -1), "language_model.lm_head.weight BF16 [163840, 7168]");
+  EXPECT_EQ(line_of(c, WeightRole::kOutputResProj, -1), "language_model.model.output_attn_res_proj.weight BF16 [1, 7168]");
+  EXPECT_EQ(line_of(c, WeightRole::kKdaConvK, 2), "language_model.model.layers.2.self_attn.k_conv1d.weight F32 [12288, 1, 4]");
+  EXPECT_EQ(line_of(c, WeightRole::kKdaDecayUp, 2), "language_model.model.layers.2.self_attn.f_b_proj.weight BF16 [12288, 128]");
+  EXPECT_EQ(line_of(c, WeightRole::kKdaBeta, 2), "language_model.model.layers.2.self_attn.b_proj.weight BF16 [96, 7168]");
+  EXPECT_EQ(line_of(c, WeightRole::kMlaQUp, 3), "language_model.model.layers.3.self_attn.q_b_proj.weight BF16 [18432, 1536]");
+  EXPECT_EQ(line_of(c, WeightRole::kMlaKvDown, 3), "language_model.model.layers.3.self_attn.kv_a_proj_with_mqa.weight BF16 [576, 7168]");
+  EXPECT_EQ(line_of(c, WeightRole::kMlaKvUp, 92), "language_model.model.layers.92.self_attn.kv_b_proj.weight BF16 [24576, 512]");
+  EXPECT_EQ(line_of(c, WeightRole::kMlaGate, 3), "language_model.model.layers.3.self_attn.g_proj.weight BF16 [12288, 7168]");
+  EXPECT_EQ(line_of(c, WeightRole::kMlpDown, 0), "language_model.model.layers.0.mlp.down_proj.weight BF16 [7168, 33792]");
+  EXPECT_EQ(line_of(c, WeightRole::kRouterBias, 1), "language_model.model.layers.1.block_sparse_moe.gate.e_score_correction_bias F32 [896]");
+  EXPECT_EQ(line_of(c, WeightRole::kLatentDown, 1), "language_model.model.layers.1.block_sparse_moe.routed_expert_down_proj.weight BF16 [3584, 7168]");
+  EXPECT_EQ(line_of(c, WeightRole::kSharedUp, 1), "language_model.model.layers.1.block_sparse_moe.shared_experts.up_proj.weight BF16 [6144, 7168]");
+  EXPECT_EQ(line_of(c, WeightRole::kExpertDown, 92, 895), "language_model.model.layers.92.block_sparse_moe.experts.895.w2.weight BF16 [3584, 3072]");
+  EXPECT_EQ(line_of(c, WeightRole::kRouter, 0), "absent");
+  EXPECT_EQ(line_of(c, WeightRole::kKdaQ, 3), "absent");
 }
 
 TEST(WeightSpec, SpellsKimiLinearAsPublished) {
   const ModelConfig c = parse_model_config(test::kimi_linear_config());
-  EXPECT_EQ(line_of(c, Role::kMlaQ, 3), "model.layers.3.self_attn.q_proj.weight BF16 [6144, 2304]");
-  EXPECT_EQ(line_of(c, Role::kKdaGateDown, 0), "model.layers.0.self_attn.g_a_proj.weight BF16 [128, 2304]");
-  EXPECT_EQ(line_of(c, Role::kKdaGateUp, 0), "model.layers.0.self_attn.g_b_proj.weight BF16 [4096, 128]");
-  EXPECT_EQ(line_of(c, Role::kExpertGate, 26, 255), "model.layers.26.block_sparse_moe.experts.255.w1.weight BF16 [1024, 2304]");
-  for (const Role role : {Role::kKdaGate, Role::kMlaGate, Role::kLatentDown, Role::kLatentNorm, Role::kAttentionResNorm}) {
+  EXPECT_EQ(line_of(c, WeightRole::kMlaQ, 3), "model.layers.3.self_attn.q_proj.weight BF16 [6144, 2304]");
+  EXPECT_EQ(line_of(c, WeightRole::kKdaGateDown, 0), "model.layers.0.self_attn.g_a_proj.weight BF16 [128, 2304]");
+  EXPECT_EQ(line_of(c, WeightRole::kKdaGateUp, 0), "model.layers.0.self_attn.g_b_proj.weight BF16 [4096, 128]");
+  EXPECT_EQ(line_of(c, WeightRole::kExpertGate, 26, 255), "model.layers.26.block_sparse_moe.experts.255.w1.weight BF16 [1024, 2304]");
+  for (const WeightRole role : {WeightRole::kKdaGate, WeightRole::kMlaGate, WeightRole::kLatentDown, WeightRole::kLatentNorm, WeightRole::kAttentionResNorm}) {
     EXPECT_EQ(line_of(c, role, 3), "absent");
     EXPECT_EQ(line_of(c, role, 0), "absent");
   }
@@ -110,7 +110,7 @@ TEST(WeightSpec, NamesAreUniqueAndTiedHeadsAbsent) {
   EXPECT_EQ(names.size(), specs.size());
   const std::int64_t active = count_parameters(config, specs).active;
   config.tie_word_embeddings = true;
-  EXPECT_EQ(line_of(config, Role::kLmHead, -1), "absent");
+  EXPECT_EQ(line_of(config, WeightRole::kLmHead, -1), "absent");
   EXPECT_EQ(count_parameters(config, weight_spec(config)).active, active) << "a tied table is read as the head";
 }
 

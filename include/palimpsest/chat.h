@@ -1,0 +1,194 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "palimpsest/tokenizer.h"
+
+namespace palimpsest {
+
+// ---- what is said -----------------------------------------------------------------------------------------------------
+
+enum class Role : std::uint8_t { kSystem, kUser, kAssistant, kTool };
+
+std::string_view role_name(Role role) noexcept;
+
+/// A part of a message's content: some text, or the place of an image.
+struct ContentPart {
+  enum class Kind : std::uint8_t { kText, kImage };
+  Kind kind = Kind::kText;
+  std::string text;  ///< empty for an image
+};
+
+/// The arguments of a tool call, as JSON source text. The form matters: some formats keep the source of arguments that came
+/// as a string (the OpenAI form) and re-write those that came as an object.
+struct ToolArguments {
+  enum class Form : std::uint8_t { kAbsent, kString, kObject };
+  Form form = Form::kAbsent;
+  std::string json;  ///< kString: whatever the caller wrote, valid or not; kObject: a JSON object
+};
+
+struct ToolCall {
+  std::string id;  ///< empty if none
+  std::string name;
+  ToolArguments arguments;
+};
+
+/// A tool that the model may call.
+struct ToolDefinition {
+  std::string name;
+  std::string json;  ///< the whole declaration: {"type": "function", "function": {...}}
+};
+
+struct ChatMessage {
+  Role role = Role::kUser;
+  std::string name;                  ///< of the speaker, or of the tool of a kTool message; empty if none
+  std::vector<ContentPart> content;  ///< empty: no content
+  std::string reasoning_content;     ///< kAssistant
+  std::vector<ToolCall> tool_calls;  ///< kAssistant
+  std::string tool_call_id;          ///< kTool: the call that this answers; empty if not said
+  std::vector<ToolDefinition> tools;  ///< kSystem: tools that become available here
+
+  static ChatMessage of(Role role, std::string text) {
+    ChatMessage message;
+    message.role = role;
+    message.content.push_back({ContentPart::Kind::kText, std::move(text)});
+    return message;
+  }
+};
+
+/// How much to think. kUnset leaves it to the model: nothing is said about it in the prompt.
+enum class ThinkingEffort : std::uint8_t { kUnset, kLow, kHigh, kMax };
+enum class ToolChoice : std::uint8_t { kAuto, kNone, kRequired };
+enum class ResponseFormat : std::uint8_t { kText, kJsonObject, kJsonSchema };
+
+struct ChatOptions {
+  bool thinking = true;
+  ThinkingEffort thinking_effort = ThinkingEffort::kUnset;  ///< ignored without thinking
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  ResponseFormat response_format = ResponseFormat::kText;
+  std::string response_schema;        ///< JSON, for kJsonSchema
+  bool add_generation_prompt = true;  ///< end with the opening of the assistant's message
+  /// Control text that stands for each image, in order. Set by the program that prepares the images, never read from a
+  /// request. Empty: images are left as the placeholder that the format writes for them.
+  std::vector<std::string> image_prompts;
+
+  /// Sets thinking and thinking_effort from "off", "low", "high" or "max". Errors: kInvalidRequest.
+  void set_reasoning_effort(std::string_view effort);
+};
+
+/// A prompt to be: everything that a chat format needs.
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  std::vector<ToolDefinition> tools;
+  ChatOptions options;
+};
+
+/// Reads a chat in the form of OpenAI's chat completions: an object with `messages` and optionally `tools`, `tool_choice`,
+/// `response_format`, `reasoning_effort`, or a bare array of messages. Our own options (`thinking`, `thinking_effort`,
+/// `add_generation_prompt`) and the ones above may also stand in an object `options`, where unknown keys are errors. Other keys
+/// at the top level (model, temperature, ...) are not ours to read.
+/// Errors: kInvalidRequest with the path of the field ("messages[2].tool_calls[0]: ...").
+Conversation parse_chat(std::string_view json);
+
+// ---- rendering --------------------------------------------------------------------------------------------------------
+
+/// A piece of a rendered prompt. Each is encoded on its own: control pieces in EncodeMode::kControl, all others in kText. So
+/// what a user wrote can neither become a control token nor merge with the text of the format.
+struct ChatSegment {
+  std::string text;
+  bool is_control = false;
+  bool operator==(const ChatSegment&) const = default;
+};
+
+std::string join(std::span<const ChatSegment> segments);
+std::vector<TokenId> encode(const Tokenizer& tokenizer, std::span<const ChatSegment> segments);
+
+// ---- what the model says ----------------------------------------------------------------------------------------------
+
+/// One step of a message that is being written.
+struct ChatEvent {
+  enum class Kind : std::uint8_t {
+    kReasoning,          ///< text: more reasoning
+    kContent,            ///< text: more of the answer
+    kToolCallBegin,      ///< index, name and id of a call
+    kToolCallArguments,  ///< index; text: more of the arguments
+    kToolCallEnd,        ///< index
+    kMessageEnd,         ///< the model ended its message; the last event
+  };
+  Kind kind;
+  std::string text;
+  std::int32_t index = 0;  ///< of the call, from 0
+  std::string name, id;    ///< of the call
+  bool operator==(const ChatEvent&) const = default;
+};
+
+struct ParsedToolCall {
+  std::string id, name;
+  std::string arguments;  ///< a JSON object
+  bool operator==(const ParsedToolCall&) const = default;
+};
+
+/// The sum of a message's events. Equal for equal ids, however the events were spread.
+struct ParsedMessage {
+  std::string reasoning, content;
+  std::vector<ParsedToolCall> tool_calls;
+  bool ended = false;  ///< by the model, as against cut off
+
+  void add(const ChatEvent& event);
+  void add(std::span<const ChatEvent> events);
+  /// The message as history for the next turn.
+  ChatMessage to_message() const;
+  bool operator==(const ParsedMessage&) const = default;
+};
+
+/// Takes the ids of an assistant's message one at a time and says what they mean. Never throws for any ids, also not for ids
+/// outside the vocabulary (they count for nothing).
+///
+/// All texts of events are valid UTF-8. The text of control tokens never reaches an event. What does not follow the format
+/// degrades to text of the channel it stands in; a missing end is supplied. The argument pieces of one call join to a valid
+/// JSON object; what a model writes in place of one becomes its member "json", a string. A call of a tool that was not
+/// declared becomes content, as {"name": ..., "arguments": ...}. Not thread-safe; one per message.
+class ChatParser {
+ public:
+  virtual ~ChatParser() = default;
+
+  /// Appends the events that `id` gives rise to. Ids after kMessageEnd are ignored.
+  virtual void push(TokenId id, std::vector<ChatEvent>& events) = 0;
+  /// The message is cut off here: appends what was held back and closes an open call. No kMessageEnd is added.
+  virtual void finish(std::vector<ChatEvent>& events) = 0;
+};
+
+/// All of `ids` at once, to the same end.
+ParsedMessage parse_message(ChatParser& parser, std::span<const TokenId> ids);
+
+// ---- formats ----------------------------------------------------------------------------------------------------------
+
+/// How one family of models writes chats. Immutable; any thread may use it.
+class ChatFormat {
+ public:
+  virtual ~ChatFormat() = default;
+
+  /// "kimi-k3" or "kimi-k2".
+  virtual std::string_view name() const noexcept = 0;
+  /// Whether the format has a channel for reasoning and an effort to ask for.
+  virtual bool has_thinking() const noexcept = 0;
+
+  /// Errors: kInvalidRequest for a conversation that the format cannot express, with the message's number.
+  virtual std::vector<ChatSegment> render(const Conversation& conversation) const = 0;
+
+  /// A parser of the answer to `conversation`, rendered with add_generation_prompt.
+  virtual std::unique_ptr<ChatParser> make_parser(const Conversation& conversation) const = 0;
+
+  /// Chosen by the names of the control tokens: <|open|>, <|close|>, <|sep|>, <|end_of_msg|> (Kimi K3, XTML) or <|im_user|>,
+  /// <|im_assistant|>, <|im_system|>, <|im_middle|>, <|im_end|> (Kimi K2 and Kimi-Linear).
+  /// Errors: kUnsupported when the vocabulary has neither set.
+  static std::unique_ptr<const ChatFormat> create(Tokenizer tokenizer);
+};
+
+}  // namespace palimpsest
