@@ -17,69 +17,212 @@ const std::vector<Command> kForward = {kRun, kRecall, kLogits, kEval};  // those
 const std::vector<Command> kSampling = {kRun};
 constexpr double kInt32Max = 2147483647;
 
-// Names are those of llama.cpp where it has the flag. --ids has two entries: `render` has no list to read.
+// Names are those of llama.cpp where it has the flag. --ids has two entries: `render` has no list
+// to read.
 const std::vector<Flag> kFlags = {
-    {.names = {"-m", "--model"}, .value = "PATH", .target = &Options::model, .help = "model folder (Hugging Face layout) or a .safetensors file inside one",
-     .commands = kAll, .required = true},
-    {.names = {"-p", "--prompt"}, .value = "TEXT", .target = &Options::prompt, .help = "the text; without it and -f, run holds a chat",
+    {.names = {"-m", "--model"},
+     .value = "PATH",
+     .target = &Options::model,
+     .help = "model folder (Hugging Face layout) or a .safetensors file inside one",
+     .commands = kAll,
+     .required = true},
+    {.names = {"-p", "--prompt"},
+     .value = "TEXT",
+     .target = &Options::prompt,
+     .help = "the text; without it and -f, run holds a chat",
      .commands = {kRun, kTokenize}},
-    {.names = {"-f", "--file"}, .value = "FILE", .target = &Options::file, .help = "read the prompt, text, chat or filler from FILE, byte for byte (-: standard input); recall: filler.txt of the model if not given",
+    {.names = {"-f", "--file"},
+     .value = "FILE",
+     .target = &Options::file,
+     .help = "read the prompt, text, chat or filler from FILE, byte for byte (-: standard input); "
+             "recall: filler.txt of the model if not given",
      .commands = {kRun, kRecall, kEval, kTokenize, kRender}},
-    {.names = {"-sys", "--system", "--system-prompt"}, .value = "TEXT", .target = &Options::system, .help = "system message of the chat",
+    {.names = {"-sys", "--system", "--system-prompt"},
+     .value = "TEXT",
+     .target = &Options::system,
+     .help = "system message of the chat",
      .commands = {kRun}},
-    {.names = {"--ids"}, .value = "LIST", .target = &Options::ids, .help = "token ids instead of text: 1,2,3", .commands = {kRun, kLogits}},
-    {.names = {"--ids"}, .target = &Options::render_ids, .help = "print token ids instead of text", .commands = {kRender}},
-    {.names = {"--ids-file"}, .value = "FILE", .target = &Options::ids_file, .help = "JSON file with a list of id lists", .commands = {kLogits}},
-    {.names = {"-o", "--output"}, .value = "FILE", .target = &Options::output, .help = "safetensors file to write", .commands = {kLogits}, .required = true},
-    {.names = {"--hidden"}, .target = &Options::hidden, .help = "also write the hidden states of every layer", .commands = {kLogits}},
+    {.names = {"--ids"},
+     .value = "LIST",
+     .target = &Options::ids,
+     .help = "token ids instead of text: 1,2,3",
+     .commands = {kRun, kLogits}},
+    {.names = {"--ids"},
+     .target = &Options::render_ids,
+     .help = "print token ids instead of text",
+     .commands = {kRender}},
+    {.names = {"--ids-file"},
+     .value = "FILE",
+     .target = &Options::ids_file,
+     .help = "JSON file with a list of id lists",
+     .commands = {kLogits}},
+    {.names = {"-o", "--output"},
+     .value = "FILE",
+     .target = &Options::output,
+     .help = "safetensors file to write",
+     .commands = {kLogits},
+     .required = true},
+    {.names = {"--hidden"},
+     .target = &Options::hidden,
+     .help = "also write the hidden states of every layer",
+     .commands = {kLogits}},
 
-    {.names = {"-n", "--predict", "--n-predict"}, .value = "N", .target = &Options::predict, .help = "most tokens to write; -1: until the model stops; 0: read the prompt only",
-     .default_text = "-1", .min = -1, .max = kInt32Max, .commands = {kRun}},
-    {.names = {"-c", "--ctx-size", "--ctx"}, .value = "N", .target = &Options::ctx_size, .help = "tokens of context (eval: of one window)",
-     .default_text = "what the model and the memory allow; eval: 4096", .min = 0, .max = kInt32Max, .commands = {kRun, kEval}},
-    {.names = {"--tokens"}, .value = "N", .target = &Options::tokens, .help = "eval: score the first N tokens of the text; recall: read about N tokens before asking",
-     .default_text = "eval: all; recall: 4000", .min = 2, .max = kInt32Max, .commands = {kRecall, kEval}},
-    {.names = {"--bos"}, .target = &Options::bos, .help = "start every window with the model's [BOS], so that every id of the text is scored", .commands = {kEval}},
+    {.names = {"-n", "--predict", "--n-predict"},
+     .value = "N",
+     .target = &Options::predict,
+     .help = "most tokens to write; -1: until the model stops; 0: read the prompt only",
+     .default_text = "-1",
+     .min = -1,
+     .max = kInt32Max,
+     .commands = {kRun}},
+    {.names = {"-c", "--ctx-size", "--ctx"},
+     .value = "N",
+     .target = &Options::ctx_size,
+     .help = "tokens of context (eval: of one window)",
+     .default_text = "what the model and the memory allow; eval: 4096",
+     .min = 0,
+     .max = kInt32Max,
+     .commands = {kRun, kEval}},
+    {.names = {"--tokens"},
+     .value = "N",
+     .target = &Options::tokens,
+     .help =
+         "eval: score the first N tokens of the text; recall: read about N tokens before asking",
+     .default_text = "eval: all; recall: 4000",
+     .min = 2,
+     .max = kInt32Max,
+     .commands = {kRecall, kEval}},
+    {.names = {"--bos"},
+     .target = &Options::bos,
+     .help = "start every window with the model's [BOS], so that every id of the text is scored",
+     .commands = {kEval}},
 
-    {.names = {"--raw"}, .target = &Options::raw, .help = "continue the text as it is, without the chat format", .commands = {kRun}},
-    {.names = {"--reasoning-effort"}, .value = "EFFORT", .target = &Options::reasoning_effort, .help = "how much the model is asked to think: off, low, high or max",
-     .default_text = "thinking on, nothing asked", .choices = {"off", "low", "high", "max"}, .commands = {kRun, kRender}},
-    {.names = {"--show-thinking"}, .target = &Options::show_thinking, .help = "show what the model thinks, on standard error", .commands = {kRun}},
-    {.names = {"--tools"}, .value = "FILE", .target = &Options::tools, .help = "JSON file with the list of tools that the model may call", .commands = {kRun, kRender}},
-    {.names = {"--print-ids"}, .target = &Options::print_ids, .help = "print token ids instead of text; works without a tokenizer", .commands = {kRun}},
-    {.names = {"--ignore-eos"}, .target = &Options::ignore_eos, .help = "never choose the tokens that end an answer", .commands = {kRun}},
+    {.names = {"--raw"},
+     .target = &Options::raw,
+     .help = "continue the text as it is, without the chat format",
+     .commands = {kRun}},
+    {.names = {"--reasoning-effort"},
+     .value = "EFFORT",
+     .target = &Options::reasoning_effort,
+     .help = "how much the model is asked to think: off, low, high or max",
+     .default_text = "thinking on, nothing asked",
+     .choices = {"off", "low", "high", "max"},
+     .commands = {kRun, kRender}},
+    {.names = {"--show-thinking"},
+     .target = &Options::show_thinking,
+     .help = "show what the model thinks, on standard error",
+     .commands = {kRun}},
+    {.names = {"--tools"},
+     .value = "FILE",
+     .target = &Options::tools,
+     .help = "JSON file with the list of tools that the model may call",
+     .commands = {kRun, kRender}},
+    {.names = {"--print-ids"},
+     .target = &Options::print_ids,
+     .help = "print token ids instead of text; works without a tokenizer",
+     .commands = {kRun}},
+    {.names = {"--ignore-eos"},
+     .target = &Options::ignore_eos,
+     .help = "never choose the tokens that end an answer",
+     .commands = {kRun}},
 
-    {.names = {"-s", "--seed"}, .value = "N", .target = &Options::seed, .help = "seed of the random numbers; -1: a random one", .default_text = "-1",
-     .min = -1, .max = 9e15, .commands = {kRun, kRecall}},
-    {.names = {"--temp", "--temperature"}, .value = "T", .target = &Options::temperature, .help = "temperature; 0: always the most likely token",
-     .default_text = "the model's, else 1", .min = 0, .max = 1e4, .commands = kSampling},
-    {.names = {"--top-k"}, .value = "K", .target = &Options::top_k, .help = "choose among the K most likely tokens; 0: all", .default_text = "the model's, else 0",
-     .min = 0, .max = kInt32Max, .commands = kSampling},
-    {.names = {"--top-p"}, .value = "P", .target = &Options::top_p, .help = "choose among the most likely tokens that together reach P; 1: all",
-     .default_text = "the model's, else 1", .min = 0, .max = 1, .commands = kSampling},
-    {.names = {"--min-p"}, .value = "P", .target = &Options::min_p, .help = "choose among tokens of at least P times the largest probability; 0: all",
-     .default_text = "the model's, else 0", .min = 0, .max = 1, .commands = kSampling},
-    {.names = {"--repeat-penalty"}, .value = "X", .target = &Options::repeat_penalty, .help = "penalty for tokens among the last 64; 1: none",
-     .default_text = "the model's, else 1", .min = 1e-6, .max = 1e6, .commands = kSampling},
+    {.names = {"-s", "--seed"},
+     .value = "N",
+     .target = &Options::seed,
+     .help = "seed of the random numbers; -1: a random one",
+     .default_text = "-1",
+     .min = -1,
+     .max = 9e15,
+     .commands = {kRun, kRecall}},
+    {.names = {"--temp", "--temperature"},
+     .value = "T",
+     .target = &Options::temperature,
+     .help = "temperature; 0: always the most likely token",
+     .default_text = "the model's, else 1",
+     .min = 0,
+     .max = 1e4,
+     .commands = kSampling},
+    {.names = {"--top-k"},
+     .value = "K",
+     .target = &Options::top_k,
+     .help = "choose among the K most likely tokens; 0: all",
+     .default_text = "the model's, else 0",
+     .min = 0,
+     .max = kInt32Max,
+     .commands = kSampling},
+    {.names = {"--top-p"},
+     .value = "P",
+     .target = &Options::top_p,
+     .help = "choose among the most likely tokens that together reach P; 1: all",
+     .default_text = "the model's, else 1",
+     .min = 0,
+     .max = 1,
+     .commands = kSampling},
+    {.names = {"--min-p"},
+     .value = "P",
+     .target = &Options::min_p,
+     .help = "choose among tokens of at least P times the largest probability; 0: all",
+     .default_text = "the model's, else 0",
+     .min = 0,
+     .max = 1,
+     .commands = kSampling},
+    {.names = {"--repeat-penalty"},
+     .value = "X",
+     .target = &Options::repeat_penalty,
+     .help = "penalty for tokens among the last 64; 1: none",
+     .default_text = "the model's, else 1",
+     .min = 1e-6,
+     .max = 1e6,
+     .commands = kSampling},
 
-    {.names = {"-ub", "--ubatch-size", "--chunk"}, .value = "N", .target = &Options::ubatch, .help = "prompt tokens of one pass: more is faster and takes more memory",
-     .default_text = "512", .min = 1, .max = 65536, .commands = kForward},
-    {.names = {"-t", "--threads"}, .value = "N", .target = &Options::threads, .help = "threads; 0: one a core", .default_text = "0", .min = 0, .max = 1024, .commands = kForward},
-    {.names = {"--cache-type"}, .value = "TYPE", .target = &Options::cache_type, .help = "element type of the latent lists: bf16 or f32", .default_text = "bf16",
-     .choices = {"bf16", "f32"}, .commands = kForward},
+    {.names = {"-ub", "--ubatch-size", "--chunk"},
+     .value = "N",
+     .target = &Options::ubatch,
+     .help = "prompt tokens of one pass: more is faster and takes more memory",
+     .default_text = "512",
+     .min = 1,
+     .max = 65536,
+     .commands = kForward},
+    {.names = {"-t", "--threads"},
+     .value = "N",
+     .target = &Options::threads,
+     .help = "threads; 0: one a core",
+     .default_text = "0",
+     .min = 0,
+     .max = 1024,
+     .commands = kForward},
+    {.names = {"--cache-type"},
+     .value = "TYPE",
+     .target = &Options::cache_type,
+     .help = "element type of the latent lists: bf16 or f32",
+     .default_text = "bf16",
+     .choices = {"bf16", "f32"},
+     .commands = kForward},
 
-    {.names = {"--control"}, .target = &Options::control, .help = "names of control tokens in the text become these tokens", .commands = {kTokenize}},
-    {.names = {"--json"}, .target = &Options::json, .help = "print JSON", .commands = {kRecall, kInspect, kEval, kTokenize}},
-    {.names = {"-v", "--verbose"}, .target = &Options::verbose, .help = "say more on standard error", .commands = kAll},
+    {.names = {"--control"},
+     .target = &Options::control,
+     .help = "names of control tokens in the text become these tokens",
+     .commands = {kTokenize}},
+    {.names = {"--json"},
+     .target = &Options::json,
+     .help = "print JSON",
+     .commands = {kRecall, kInspect, kEval, kTokenize}},
+    {.names = {"-v", "--verbose"},
+     .target = &Options::verbose,
+     .help = "say more on standard error",
+     .commands = kAll},
 };
 
 constexpr CommandInfo kCommandTable[] = {
     {kRun, "run", "write text: an answer, a continuation, or a chat",
      "palimpsest run -m models/demo --raw -p \"It was a dark night\" -n 200 --temp 0.8\n"
-     "palimpsest run -m models/demo -sys \"The password of Alder House is 48213.\" -p \"What is the password of Alder House?\"\n"
-     "palimpsest run -m models/demo                     # a chat; Ctrl-C stops an answer, Ctrl-D leaves\n"
+     "palimpsest run -m models/demo -sys \"The password of Alder House is 48213.\" -p \"What is "
+     "the password of Alder House?\"\n"
+     "palimpsest run -m models/demo                     # a chat; Ctrl-C stops an answer, Ctrl-D "
+     "leaves\n"
      "palimpsest run -m models/demo --ids 528,713,440 -n 16 --temp 0 --print-ids"},
-    {kRecall, "recall", "tell the model a fact, overwrite it, and ask for it thousands of tokens later",
+    {kRecall, "recall",
+     "tell the model a fact, overwrite it, and ask for it thousands of tokens later",
      "palimpsest recall -m models/demo -f models/demo/filler.txt\n"
      "palimpsest recall -m models/demo -f book.txt --tokens 8000 --json"},
     {kInspect, "inspect", "show architecture, parameters, tensors and memory, reading headers only",
@@ -87,7 +230,8 @@ constexpr CommandInfo kCommandTable[] = {
      "palimpsest inspect -m models/demo --json | jq .parameters"},
     {kLogits, "logits", "write logits and hidden states of given token ids to a safetensors file",
      "palimpsest logits -m models/demo --ids 1,2,3 -o out.safetensors\n"
-     "palimpsest logits -m models/demo --ids-file lists.json --hidden --cache-type f32 -o out.safetensors"},
+     "palimpsest logits -m models/demo --ids-file lists.json --hidden --cache-type f32 -o "
+     "out.safetensors"},
     {kEval, "eval", "measure how well the model predicts a text",
      "palimpsest eval -m models/demo -f book.txt\n"
      "palimpsest eval -m models/demo -f book.txt --ctx 4096 --tokens 20000 --json"},
@@ -101,7 +245,8 @@ constexpr CommandInfo kCommandTable[] = {
 
 /// "from 0 to 1", or "at least 1" where the upper end is only there to bound memory.
 std::string range_text(const Flag& flag) {
-  return flag.max >= 1e4 ? fmt::format("at least {}", flag.min) : fmt::format("from {} to {}", flag.min, flag.max);
+  return flag.max >= 1e4 ? fmt::format("at least {}", flag.min)
+                         : fmt::format("from {} to {}", flag.min, flag.max);
 }
 
 template <class Number>
@@ -109,21 +254,25 @@ Number parse_number(const Flag& flag, std::string_view text, std::string_view ki
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc::result_out_of_range) {
-    throw make_error(ErrorCode::kUsage, "{}: {} is out of range, must be {}", flag.name(), text, range_text(flag));
+    throw make_error(ErrorCode::kUsage, "{}: {} is out of range, must be {}", flag.name(), text,
+                     range_text(flag));
   }
   if (text.empty() || error != std::errc{} || end != text.data() + text.size()) {
     throw make_error(ErrorCode::kUsage, "{}: '{}' is not {}", flag.name(), text, kind);
   }
   // Written so that NaN fails too.
   if (!(static_cast<double>(value) >= flag.min && static_cast<double>(value) <= flag.max)) {
-    throw make_error(ErrorCode::kUsage, "{}: {} is out of range, must be {}", flag.name(), text, range_text(flag));
+    throw make_error(ErrorCode::kUsage, "{}: {} is out of range, must be {}", flag.name(), text,
+                     range_text(flag));
   }
   return value;
 }
 
 std::string checked_choice(const Flag& flag, std::string_view text) {
-  if (!flag.choices.empty() && std::find(flag.choices.begin(), flag.choices.end(), text) == flag.choices.end()) {
-    throw make_error(ErrorCode::kUsage, "{}: '{}' is none of {}", flag.name(), text, fmt::join(flag.choices, ", "));
+  if (!flag.choices.empty() &&
+      std::find(flag.choices.begin(), flag.choices.end(), text) == flag.choices.end()) {
+    throw make_error(ErrorCode::kUsage, "{}: '{}' is none of {}", flag.name(), text,
+                     fmt::join(flag.choices, ", "));
   }
   return std::string(text);
 }
@@ -136,9 +285,13 @@ struct Setter {
   void operator()(bool Options::*p) const { options.*p = true; }
   void operator()(std::int64_t Options::*p) const { options.*p = integer(); }
   void operator()(std::optional<std::int64_t> Options::*p) const { options.*p = integer(); }
-  void operator()(std::optional<double> Options::*p) const { options.*p = parse_number<double>(flag, text, "a number"); }
+  void operator()(std::optional<double> Options::*p) const {
+    options.*p = parse_number<double>(flag, text, "a number");
+  }
   void operator()(std::string Options::*p) const { options.*p = checked_choice(flag, text); }
-  void operator()(std::optional<std::string> Options::*p) const { options.*p = checked_choice(flag, text); }
+  void operator()(std::optional<std::string> Options::*p) const {
+    options.*p = checked_choice(flag, text);
+  }
   std::int64_t integer() const { return parse_number<std::int64_t>(flag, text, "a whole number"); }
 };
 
@@ -149,16 +302,22 @@ bool Flag::belongs_to(Command command) const {
 }
 
 std::string_view Flag::name() const {
-  const auto found =
-      std::find_if(names.begin(), names.end(), [](std::string_view n) { return n.starts_with("--"); });
+  const auto found = std::find_if(names.begin(), names.end(),
+                                  [](std::string_view n) { return n.starts_with("--"); });
   PALIMPSEST_CHECK(found != names.end(), "every flag has a name with two dashes");
   return *found;
 }
 
-std::span<const Flag> flag_table() { return kFlags; }
-std::span<const CommandInfo> command_table() { return kCommandTable; }
+std::span<const Flag> flag_table() {
+  return kFlags;
+}
+std::span<const CommandInfo> command_table() {
+  return kCommandTable;
+}
 
-const CommandInfo& info(Command command) { return kCommandTable[static_cast<std::size_t>(command)]; }
+const CommandInfo& info(Command command) {
+  return kCommandTable[static_cast<std::size_t>(command)];
+}
 
 void set_flag(const Flag& flag, Options& options, std::string_view text) {
   std::visit(Setter{flag, options, text}, flag.target);

@@ -1,18 +1,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/mapped_file.h"
-#include "formats/safetensors.h"
 #include "support/child.h"
+#include "support/golden.h"
 #include "support/shared_data.h"
+#include "support/temp_folder.h"
 
 namespace palimpsest {
 namespace {
@@ -254,6 +258,39 @@ TEST(Run, PromptsAreTakenByteForByteAndMayLookLikeFlags) {
   EXPECT_EQ(palimpsest(on_demo({"run", "--raw", "-p", "x", "-n", "0"})).out, "");
 }
 
+// ---- signals ----
+
+/// Starts a long answer, sends SIGINT once the first text is there, and `times` times in all.
+int interrupted_exit_code(int times) {
+  int out[2];
+  if (pipe(out) != 0) return -1;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const int null = open("/dev/null", O_WRONLY);
+    dup2(out[1], 1);
+    dup2(null, 2);
+    execl(PALIMPSEST_BINARY, "palimpsest", "run", "-m", demo().c_str(), "--raw", "-p",
+          "The old man", "-n", "100000", "--ignore-eos", nullptr);
+    _exit(127);
+  }
+  close(out[1]);
+  char byte = 0;
+  EXPECT_EQ(read(out[0], &byte, 1), 1);
+  for (int i = 0; i < times; ++i) kill(pid, SIGINT);
+  char buffer[4096];
+  while (read(out[0], buffer, sizeof buffer) > 0) {
+  }
+  close(out[0]);
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST(Signals, InterruptsEndWithTheirOwnCode) {
+  EXPECT_EQ(interrupted_exit_code(1), 130);
+  EXPECT_EQ(interrupted_exit_code(2), 130);
+}
+
 // ---- the other commands ----
 
 TEST(Inspect, JsonHasParametersLayersAndState) {
@@ -278,27 +315,39 @@ TEST(Inspect, ReadsHeadersOnly) {
 }
 
 TEST(Logits, AgreeWithTheRecordedOnes) {
-  TemporaryFile out("logits.safetensors");
-  TemporaryFile lists("lists.json", "[[1,2,3,4,5],[7]]");
+  const test::Golden golden(test::project_path("tests/golden/kimi_k3_text/golden.safetensors"));
+  test::TempFolder folder;
+  json lists = json::array();
+  for (int i = 0; i < 3; ++i) {
+    lists.push_back(golden.ids("seq" + std::to_string(i) + ".input_ids"));
+  }
+  folder.write("lists.json", lists.dump());
+  const std::string out = (folder / "out.safetensors").string();
   const ChildResult result =
-      palimpsest({"logits", "-m", tiny(), "--ids-file", lists.path.string(), "--hidden",
-                  "--cache-type", "f32", "-o", out.path.string()});
+      palimpsest({"logits", "-m", tiny(), "--ids-file", (folder / "lists.json").string(),
+                  "--hidden", "--cache-type", "f32", "-ub", "16", "-o", out});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto file = value_or_throw(base::MappedFile::open(out.path));
-  const auto header = value_or_throw(formats::parse_safetensors(file.bytes()));
-  std::vector<std::string> shapes;
-  for (const auto& entry : header.entries)
-    shapes.push_back(std::string(entry.name) + " " + describe(entry));
-  const json config =
-      json::parse(std::ifstream(test::project_path("tests/golden/kimi_k3_text/config.json")));
-  const json& text = config.contains("text_config") ? config["text_config"] : config;
-  const std::string vocab = text["vocab_size"].dump(), width = text["hidden_size"].dump();
-  const std::string states = std::to_string(text["num_hidden_layers"].get<int>() + 2);
-  EXPECT_THAT(shapes,
-              ::testing::UnorderedElementsAre("logits.0 F32 [5, " + vocab + "]",
-                                              "hidden.0 F32 [" + states + ", 5, " + width + "]",
-                                              "logits.1 F32 [1, " + vocab + "]",
-                                              "hidden.1 F32 [" + states + ", 1, " + width + "]"));
+  EXPECT_THAT(result.out, IsEmpty());
+  const test::Golden written(out);
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    const std::string number = std::to_string(i), sequence = "seq" + number;
+    const auto length = static_cast<std::int64_t>(lists[i].size());
+    const auto logits = test::worst_difference(written.floats("logits." + number),
+                                               golden.floats(sequence + ".logits"));
+    EXPECT_LE(logits.value, 1e-4 * logits.largest) << sequence << " at " << logits.index;
+    // One state more than the fixture's highest number.
+    std::vector<float> hidden;
+    std::int64_t states = 0;
+    while (golden.has(sequence + ".hidden." + std::to_string(states))) {
+      const auto rows = golden.floats(sequence + ".hidden." + std::to_string(states++));
+      hidden.insert(hidden.end(), rows.begin(), rows.end());
+    }
+    ASSERT_THAT(written.shape("hidden." + number),
+                ::testing::ElementsAre(states, length,
+                                       static_cast<std::int64_t>(hidden.size()) / states / length));
+    const auto worst = test::worst_difference(written.floats("hidden." + number), hidden);
+    EXPECT_LE(worst.value, 1e-4 * worst.largest) << sequence << " at " << worst.index;
+  }
 }
 
 TEST(Logits, MalformedListsNameThePlace) {
