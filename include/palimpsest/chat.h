@@ -12,7 +12,7 @@
 
 namespace palimpsest {
 
-// ---- what is said -----------------------------------------------------------------------------------------------------
+// -- what is said ------------------------------------------------------------------------------
 
 enum class Role : std::uint8_t { kSystem, kUser, kAssistant, kTool };
 
@@ -25,8 +25,9 @@ struct ContentPart {
   std::string text;  ///< empty for an image
 };
 
-/// The arguments of a tool call, as JSON source text. The form matters: some formats keep the source of arguments that came
-/// as a string (the OpenAI form) and re-write those that came as an object.
+/// The arguments of a tool call, as JSON source text. The form matters: some formats keep the
+/// source of arguments that came as a string (the OpenAI form) and re-write those that came as an
+/// object.
 struct ToolArguments {
   enum class Form : std::uint8_t { kAbsent, kString, kObject };
   Form form = Form::kAbsent;
@@ -47,11 +48,11 @@ struct ToolDefinition {
 
 struct ChatMessage {
   Role role = Role::kUser;
-  std::string name;                  ///< of the speaker, or of the tool of a kTool message; empty if none
-  std::vector<ContentPart> content;  ///< empty: no content
-  std::string reasoning_content;     ///< kAssistant
-  std::vector<ToolCall> tool_calls;  ///< kAssistant
-  std::string tool_call_id;          ///< kTool: the call that this answers; empty if not said
+  std::string name;  ///< of the speaker, or of the tool of a kTool message; empty if none
+  std::vector<ContentPart> content;   ///< empty: no content
+  std::string reasoning_content;      ///< kAssistant
+  std::vector<ToolCall> tool_calls;   ///< kAssistant
+  std::string tool_call_id;           ///< kTool: the call that this answers; empty if not said
   std::vector<ToolDefinition> tools;  ///< kSystem: tools that become available here
 
   static ChatMessage of(Role role, std::string text) {
@@ -74,8 +75,9 @@ struct ChatOptions {
   ResponseFormat response_format = ResponseFormat::kText;
   std::string response_schema;        ///< JSON, for kJsonSchema
   bool add_generation_prompt = true;  ///< end with the opening of the assistant's message
-  /// Control text that stands for each image, in order. Set by the program that prepares the images, never read from a
-  /// request. Empty: images are left as the placeholder that the format writes for them.
+  /// Control text that stands for each image, in order. Set by the program that prepares the
+  /// images, never read from a request. Empty: images are left as the placeholder that the format
+  /// writes for them.
   std::vector<std::string> image_prompts;
 
   /// Sets thinking and thinking_effort from "off", "low", "high" or "max". Errors: kInvalidRequest.
@@ -89,17 +91,19 @@ struct Conversation {
   ChatOptions options;
 };
 
-/// Reads a chat in the form of OpenAI's chat completions: an object with `messages` and optionally `tools`, `tool_choice`,
-/// `response_format`, `reasoning_effort`, or a bare array of messages. Our own options (`thinking`, `thinking_effort`,
-/// `add_generation_prompt`) and the ones above may also stand in an object `options`, where unknown keys are errors. Other keys
-/// at the top level (model, temperature, ...) are not ours to read.
-/// Errors: kInvalidRequest with the path of the field ("messages[2].tool_calls[0]: ...").
+/// Reads a chat in the form of OpenAI's chat completions: an object with `messages` and optionally
+/// `tools`, `tool_choice`, `response_format`, `reasoning_effort`, or a bare array of messages. Our
+/// own options (`thinking`, `thinking_effort`, `add_generation_prompt`) and the ones above may also
+/// stand in an object `options`, where unknown keys are errors. Other keys at the top level (model,
+/// temperature, ...) are not ours to read. Errors: kInvalidRequest with the path of the field
+/// ("messages[2].tool_calls[0]: ...").
 Conversation parse_chat(std::string_view json);
 
-// ---- rendering --------------------------------------------------------------------------------------------------------
+// -- rendering ---------------------------------------------------------------------------------
 
-/// A piece of a rendered prompt. Each is encoded on its own: control pieces in EncodeMode::kControl, all others in kText. So
-/// what a user wrote can neither become a control token nor merge with the text of the format.
+/// A piece of a rendered prompt. Each is encoded on its own: control pieces in
+/// EncodeMode::kControl, all others in kText. So what a user wrote can neither become a control
+/// token nor merge with the text of the format.
 struct ChatSegment {
   std::string text;
   bool is_control = false;
@@ -109,7 +113,7 @@ struct ChatSegment {
 std::string join(std::span<const ChatSegment> segments);
 std::vector<TokenId> encode(const Tokenizer& tokenizer, std::span<const ChatSegment> segments);
 
-// ---- what the model says ----------------------------------------------------------------------------------------------
+// -- what the model says -----------------------------------------------------------------------
 
 /// One step of a message that is being written.
 struct ChatEvent {
@@ -147,27 +151,29 @@ struct ParsedMessage {
   bool operator==(const ParsedMessage&) const = default;
 };
 
-/// Takes the ids of an assistant's message one at a time and says what they mean. Never throws for any ids, also not for ids
-/// outside the vocabulary (they count for nothing).
+/// Takes the ids of an assistant's message one at a time and says what they mean. Never throws for
+/// any ids, also not for ids outside the vocabulary (they count for nothing).
 ///
-/// All texts of events are valid UTF-8. The text of control tokens never reaches an event. What does not follow the format
-/// degrades to text of the channel it stands in; a missing end is supplied. The argument pieces of one call join to a valid
-/// JSON object; what a model writes in place of one becomes its member "json", a string. A call of a tool that was not
-/// declared becomes content, as {"name": ..., "arguments": ...}. Not thread-safe; one per message.
+/// All texts of events are valid UTF-8. The text of control tokens never reaches an event. What
+/// does not follow the format degrades to text of the channel it stands in; a missing end is
+/// supplied. The argument pieces of one call join to a valid JSON object; what a model writes in
+/// place of one becomes its member "json", a string. A call of a tool that was not declared becomes
+/// content, as {"name": ..., "arguments": ...}. Not thread-safe; one per message.
 class ChatParser {
  public:
   virtual ~ChatParser() = default;
 
   /// Appends the events that `id` gives rise to. Ids after kMessageEnd are ignored.
   virtual void push(TokenId id, std::vector<ChatEvent>& events) = 0;
-  /// The message is cut off here: appends what was held back and closes an open call. No kMessageEnd is added.
+  /// The message is cut off here: appends what was held back and closes an open call. No
+  /// kMessageEnd is added.
   virtual void finish(std::vector<ChatEvent>& events) = 0;
 };
 
 /// All of `ids` at once, to the same end.
 ParsedMessage parse_message(ChatParser& parser, std::span<const TokenId> ids);
 
-// ---- formats ----------------------------------------------------------------------------------------------------------
+// -- formats -----------------------------------------------------------------------------------
 
 /// How one family of models writes chats. Immutable; any thread may use it.
 class ChatFormat {
@@ -179,13 +185,15 @@ class ChatFormat {
   /// Whether the format has a channel for reasoning and an effort to ask for.
   virtual bool has_thinking() const noexcept = 0;
 
-  /// Errors: kInvalidRequest for a conversation that the format cannot express, with the message's number.
+  /// Errors: kInvalidRequest for a conversation that the format cannot express, with the message's
+  /// number.
   virtual std::vector<ChatSegment> render(const Conversation& conversation) const = 0;
 
   /// A parser of the answer to `conversation`, rendered with add_generation_prompt.
   virtual std::unique_ptr<ChatParser> make_parser(const Conversation& conversation) const = 0;
 
-  /// Chosen by the names of the control tokens: <|open|>, <|close|>, <|sep|>, <|end_of_msg|> (Kimi K3, XTML) or <|im_user|>,
+  /// Chosen by the names of the control tokens: <|open|>, <|close|>, <|sep|>, <|end_of_msg|> (Kimi
+  /// K3, XTML) or <|im_user|>,
   /// <|im_assistant|>, <|im_system|>, <|im_middle|>, <|im_end|> (Kimi K2 and Kimi-Linear).
   /// Errors: kUnsupported when the vocabulary has neither set.
   static std::unique_ptr<const ChatFormat> create(Tokenizer tokenizer);

@@ -9,10 +9,14 @@ namespace palimpsest {
 
 std::string_view role_name(Role role) noexcept {
   switch (role) {
-    case Role::kSystem: return "system";
-    case Role::kUser: return "user";
-    case Role::kAssistant: return "assistant";
-    case Role::kTool: return "tool";
+    case Role::kSystem:
+      return "system";
+    case Role::kUser:
+      return "user";
+    case Role::kAssistant:
+      return "assistant";
+    case Role::kTool:
+      return "tool";
   }
   return {};
 }
@@ -26,7 +30,8 @@ std::string join(std::span<const ChatSegment> segments) {
 std::vector<TokenId> encode(const Tokenizer& tokenizer, std::span<const ChatSegment> segments) {
   std::vector<TokenId> ids;
   for (const ChatSegment& segment : segments) {
-    tokenizer.encode(segment.text, segment.is_control ? EncodeMode::kControl : EncodeMode::kText, ids);
+    tokenizer.encode(segment.text, segment.is_control ? EncodeMode::kControl : EncodeMode::kText,
+                     ids);
   }
   return ids;
 }
@@ -34,14 +39,23 @@ std::vector<TokenId> encode(const Tokenizer& tokenizer, std::span<const ChatSegm
 void ParsedMessage::add(const ChatEvent& event) {
   using Kind = ChatEvent::Kind;
   switch (event.kind) {
-    case Kind::kReasoning: reasoning += event.text; break;
-    case Kind::kContent: content += event.text; break;
-    case Kind::kToolCallBegin: tool_calls.push_back({event.id, event.name, {}}); break;
+    case Kind::kReasoning:
+      reasoning += event.text;
+      break;
+    case Kind::kContent:
+      content += event.text;
+      break;
+    case Kind::kToolCallBegin:
+      tool_calls.push_back({event.id, event.name, {}});
+      break;
     case Kind::kToolCallArguments:
       if (!tool_calls.empty()) tool_calls.back().arguments += event.text;
       break;
-    case Kind::kToolCallEnd: break;
-    case Kind::kMessageEnd: ended = true; break;
+    case Kind::kToolCallEnd:
+      break;
+    case Kind::kMessageEnd:
+      ended = true;
+      break;
   }
 }
 
@@ -53,7 +67,8 @@ ChatMessage ParsedMessage::to_message() const {
   ChatMessage message = ChatMessage::of(Role::kAssistant, content);
   message.reasoning_content = reasoning;
   for (const ParsedToolCall& call : tool_calls) {
-    message.tool_calls.push_back({call.id, call.name, {ToolArguments::Form::kString, call.arguments}});
+    message.tool_calls.push_back(
+        {call.id, call.name, {ToolArguments::Form::kString, call.arguments}});
   }
   return message;
 }
@@ -72,12 +87,14 @@ std::unique_ptr<const ChatFormat> ChatFormat::create(Tokenizer tokenizer) {
     return std::all_of(names.begin(), names.end(),
                        [&](const char* name) { return tokenizer.control(name).has_value(); });
   };
-  if (has({"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"})) return text::make_k3_format(std::move(tokenizer));
+  if (has({"<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"}))
+    return text::make_k3_format(std::move(tokenizer));
   if (has({"<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|im_end|>"})) {
     return text::make_k2_format(std::move(tokenizer));
   }
   throw Error(ErrorCode::kUnsupported,
-              "the vocabulary has the markers of no known chat format (<|open|> ... of Kimi K3, <|im_user|> ... of "
+              "the vocabulary has the markers of no known chat format (<|open|> ... of Kimi K3, "
+              "<|im_user|> ... of "
               "Kimi K2 and Kimi-Linear)");
 }
 

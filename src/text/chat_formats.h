@@ -8,10 +8,12 @@
 
 namespace palimpsest::text {
 
-/// Kimi K3's XTML. `tokenizer` has the control tokens <|open|>, <|close|>, <|sep|> and <|end_of_msg|>.
+/// Kimi K3's XTML. `tokenizer` has the control tokens <|open|>, <|close|>, <|sep|> and
+/// <|end_of_msg|>.
 std::unique_ptr<const ChatFormat> make_k3_format(Tokenizer tokenizer);
 
-/// The format of Kimi K2 and Kimi-Linear. `tokenizer` has the control tokens <|im_user|>, <|im_assistant|>, <|im_system|>,
+/// The format of Kimi K2 and Kimi-Linear. `tokenizer` has the control tokens <|im_user|>,
+/// <|im_assistant|>, <|im_system|>,
 /// <|im_middle|> and <|im_end|>; those of tool calls and of thinking are used where they exist.
 std::unique_ptr<const ChatFormat> make_k2_format(Tokenizer tokenizer);
 

@@ -14,8 +14,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 template <class... Args>
-[[noreturn]] void refuse(const std::string& path, fmt::format_string<Args...> format, Args&&... args) {
-  throw make_error(ErrorCode::kInvalidRequest, format, std::forward<Args>(args)...).add_context(path);
+[[noreturn]] void refuse(const std::string& path, fmt::format_string<Args...> format,
+                         Args&&... args) {
+  throw make_error(ErrorCode::kInvalidRequest, format, std::forward<Args>(args)...)
+      .add_context(path);
 }
 
 /// The member, or null when it is absent or null.
@@ -95,7 +97,8 @@ std::vector<ToolDefinition> read_tools(const Json& object, const std::string& pa
   if (!list) return tools;
   if (!list->is_array()) refuse(path, "tools is not a list");
   for (const Json& tool : *list) {
-    const std::string at = fmt::format("{}{}tools[{}]", path, path.empty() ? "" : ".", tools.size());
+    const std::string at =
+        fmt::format("{}{}tools[{}]", path, path.empty() ? "" : ".", tools.size());
     tools.push_back({function_name(tool, at), tool.dump()});
   }
   return tools;
@@ -119,21 +122,27 @@ ChatMessage read_message(const Json& json, const std::string& path) {
   switch (message.role) {
     case Role::kAssistant:
       message.reasoning_content = string_member(json, "reasoning_content", path);
-      if (message.reasoning_content.empty()) message.reasoning_content = string_member(json, "reasoning", path);
+      if (message.reasoning_content.empty())
+        message.reasoning_content = string_member(json, "reasoning", path);
       if (const Json* calls = member(json, "tool_calls")) {
         if (!calls->is_array()) refuse(path, "tool_calls is not a list");
         for (const Json& call : *calls) {
-          message.tool_calls.push_back(
-              read_tool_call(call, fmt::format("{}.tool_calls[{}]", path, message.tool_calls.size())));
+          message.tool_calls.push_back(read_tool_call(
+              call, fmt::format("{}.tool_calls[{}]", path, message.tool_calls.size())));
         }
       }
       break;
     case Role::kTool:
-      if (const std::string tool = string_member(json, "tool", path); !tool.empty()) message.name = tool;
-      message.tool_call_id = string_member(json, member(json, "tool_call_id") ? "tool_call_id" : "id", path);
+      if (const std::string tool = string_member(json, "tool", path); !tool.empty())
+        message.name = tool;
+      message.tool_call_id =
+          string_member(json, member(json, "tool_call_id") ? "tool_call_id" : "id", path);
       break;
-    case Role::kSystem: message.tools = read_tools(json, path); break;
-    case Role::kUser: break;
+    case Role::kSystem:
+      message.tools = read_tools(json, path);
+      break;
+    case Role::kUser:
+      break;
   }
   return message;
 }
@@ -156,9 +165,10 @@ void read_tool_choice(const Json& json, ChatOptions& options, const std::string&
 void read_response_format(const Json& json, ChatOptions& options, const std::string& path) {
   const Json* format = member(json, "response_format");
   if (!format) return;
-  const std::string type = format->is_string()   ? format->get<std::string>()
-                           : format->is_object() ? string_member(*format, "type", path + "response_format")
-                                                 : format->dump();
+  const std::string type = format->is_string() ? format->get<std::string>()
+                           : format->is_object()
+                               ? string_member(*format, "type", path + "response_format")
+                               : format->dump();
   if (type == "text") {
     options.response_format = ResponseFormat::kText;
   } else if (type == "json_object") {
@@ -166,7 +176,8 @@ void read_response_format(const Json& json, ChatOptions& options, const std::str
   } else if (type == "json_schema") {
     options.response_format = ResponseFormat::kJsonSchema;
     const Json* wrapper = format->is_object() ? member(*format, "json_schema") : nullptr;
-    if (!wrapper || !wrapper->is_object()) refuse(path, "response_format json_schema without an object json_schema");
+    if (!wrapper || !wrapper->is_object())
+      refuse(path, "response_format json_schema without an object json_schema");
     const Json* schema = member(*wrapper, "schema");
     options.response_schema = (schema ? *schema : *wrapper).dump();
   } else {
@@ -178,7 +189,8 @@ void read_response_format(const Json& json, ChatOptions& options, const std::str
 void read_options(const Json& json, ChatOptions& options, const std::string& path) {
   read_tool_choice(json, options, path);
   read_response_format(json, options, path);
-  options.add_generation_prompt = bool_member(json, "add_generation_prompt", options.add_generation_prompt, path);
+  options.add_generation_prompt =
+      bool_member(json, "add_generation_prompt", options.add_generation_prompt, path);
   for (const char* key : {"reasoning_effort", "thinking_effort"}) {
     const std::string effort = string_member(json, key, path);
     if (effort.empty() || !bool_member(json, "thinking", true, path)) continue;
@@ -194,7 +206,8 @@ void read_options(const Json& json, ChatOptions& options, const std::string& pat
 Json parse_json(std::string_view text) {
   const auto watch = [](int depth, Json::parse_event_t, Json&) {
     if (depth > text::kMaxJsonDepth) {
-      throw make_error(ErrorCode::kInvalidRequest, "chat: JSON nested more than {} deep", text::kMaxJsonDepth);
+      throw make_error(ErrorCode::kInvalidRequest, "chat: JSON nested more than {} deep",
+                       text::kMaxJsonDepth);
     }
     return true;
   };
@@ -218,19 +231,24 @@ void ChatOptions::set_reasoning_effort(std::string_view effort) {
   } else if (effort == "max") {
     thinking_effort = ThinkingEffort::kMax;
   } else {
-    throw make_error(ErrorCode::kInvalidRequest, "\"{}\" is not a supported effort (off, low, high, max)", effort);
+    throw make_error(ErrorCode::kInvalidRequest,
+                     "\"{}\" is not a supported effort (off, low, high, max)", effort);
   }
 }
 
 Conversation parse_chat(std::string_view json) {
   const Json root = parse_json(json);
   Conversation conversation;
-  const Json* messages = root.is_array() ? &root : root.is_object() ? member(root, "messages") : nullptr;
+  const Json* messages = root.is_array()    ? &root
+                         : root.is_object() ? member(root, "messages")
+                                            : nullptr;
   if (!messages || !messages->is_array()) {
-    throw Error(ErrorCode::kInvalidRequest, "chat: neither a list of messages nor an object with one");
+    throw Error(ErrorCode::kInvalidRequest,
+                "chat: neither a list of messages nor an object with one");
   }
   for (const Json& message : *messages) {
-    conversation.messages.push_back(read_message(message, fmt::format("messages[{}]", conversation.messages.size())));
+    conversation.messages.push_back(
+        read_message(message, fmt::format("messages[{}]", conversation.messages.size())));
   }
   if (root.is_array()) return conversation;
   conversation.tools = read_tools(root, "");
@@ -238,8 +256,9 @@ Conversation parse_chat(std::string_view json) {
   if (const Json* options = member(root, "options")) {
     if (!options->is_object()) refuse("options", "not an object");
     for (const auto& [key, ignored] : options->items()) {
-      constexpr std::string_view kKnown[] = {"thinking",        "thinking_effort", "reasoning_effort",
-                                             "tool_choice",     "response_format", "add_generation_prompt"};
+      constexpr std::string_view kKnown[] = {"thinking",         "thinking_effort",
+                                             "reasoning_effort", "tool_choice",
+                                             "response_format",  "add_generation_prompt"};
       if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown)) {
         refuse("options", "unknown option \"{}\"", key);
       }

@@ -48,7 +48,8 @@ void EventWriter::begin_call(std::string_view name, std::string_view id) {
   has_members_ = false;
   is_declared_ = std::find(declared_.begin(), declared_.end(), name) != declared_.end();
   if (is_declared_) {
-    std::string call_id = id.empty() ? fmt::format("functions.{}:{}", name, calls_) : std::string(id);
+    std::string call_id =
+        id.empty() ? fmt::format("functions.{}:{}", name, calls_) : std::string(id);
     emit({Kind::kToolCallBegin, {}, calls_, std::string(name), std::move(call_id)});
   } else {
     undeclared_ = fmt::format("{{\"name\": {}, \"arguments\": ", quote_json(name));
@@ -64,15 +65,24 @@ void EventWriter::arguments(std::string text) {
   }
 }
 
-std::string EventWriter::next_member() { return std::exchange(has_members_, true) ? "," : "{"; }
+std::string EventWriter::next_member() {
+  return std::exchange(has_members_, true) ? "," : "{";
+}
 
-void EventWriter::begin_string(std::string_view key) { arguments(next_member() + quote_json(key) + ":\""); }
-void EventWriter::add_string(std::string_view text) { arguments(escape_json(text)); }
-void EventWriter::end_string() { arguments("\""); }
+void EventWriter::begin_string(std::string_view key) {
+  arguments(next_member() + quote_json(key) + ":\"");
+}
+void EventWriter::add_string(std::string_view text) {
+  arguments(escape_json(text));
+}
+void EventWriter::end_string() {
+  arguments("\"");
+}
 
 void EventWriter::value(std::string_view key, std::string_view source) {
   const std::string_view json = trimmed(source);
-  arguments(next_member() + quote_json(key) + ":" + (is_json(json) ? std::string(json) : quote_json(source)));
+  arguments(next_member() + quote_json(key) + ":" +
+            (is_json(json) ? std::string(json) : quote_json(source)));
 }
 
 void EventWriter::object(std::string_view source) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// What the parsers of chat formats share: a place that turns "more text of a call's argument" into events that always join
-// to a valid message.
+// What the parsers of chat formats share: a place that turns "more text of a call's argument" into
+// events that always join to a valid message.
 
 #include <string>
 #include <string_view>
@@ -39,7 +39,8 @@ class EventWriter {
   void end_string();
   /// A member from JSON source; what is not JSON becomes a string.
   void value(std::string_view key, std::string_view source);
-  /// All members of an object from its JSON source. Blank source has none; what is not an object becomes the string "json".
+  /// All members of an object from its JSON source. Blank source has none; what is not an object
+  /// becomes the string "json".
   void object(std::string_view source);
   /// Does nothing when no call is open.
   void end_call();

@@ -13,16 +13,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A double as Python's repr: the shortest digits that read back, an exponent below 1e-4 and from 1e16.
+/// A double as Python's repr: the shortest digits that read back, an exponent below 1e-4 and from
+/// 1e16.
 std::string python_float(double x) {
   if (std::isnan(x)) return "NaN";
   if (std::isinf(x)) return x < 0 ? "-Infinity" : "Infinity";
   char buffer[64];
   const double magnitude = std::fabs(x);
   const bool fixed = x == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
-  const auto end =
-      std::to_chars(buffer, buffer + sizeof buffer, x, fixed ? std::chars_format::fixed : std::chars_format::scientific)
-          .ptr;
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, x,
+                                 fixed ? std::chars_format::fixed : std::chars_format::scientific)
+                       .ptr;
   std::string out(buffer, end);
   if (fixed && out.find('.') == std::string::npos) out += ".0";
   return out;
@@ -49,7 +50,8 @@ void write_json(const Json& value, JsonStyle style, std::string& out) {
   };
   if (value.is_object() && style == JsonStyle::kSorted) {
     std::map<std::string_view, const Json*> sorted;
-    for (const auto& [key, member] : value.get_ref<const Json::object_t&>()) sorted.emplace(key, &member);
+    for (const auto& [key, member] : value.get_ref<const Json::object_t&>())
+      sorted.emplace(key, &member);
     write_members(sorted);
   } else if (value.is_object()) {
     write_members(value.get_ref<const Json::object_t&>());
@@ -67,7 +69,8 @@ void write_json(const Json& value, JsonStyle style, std::string& out) {
   }
 }
 
-/// A recursive-descent reader over `text`; each skip_* leaves `at` behind what it read, or returns false.
+/// A recursive-descent reader over `text`; each skip_* leaves `at` behind what it read, or returns
+/// false.
 class LenientReader {
  public:
   explicit LenientReader(std::string_view text) : text_(text) {}
@@ -96,13 +99,19 @@ class LenientReader {
   static JsonMember::Type type_of(char first) {
     using Type = JsonMember::Type;
     switch (first) {
-      case '"': return Type::kString;
-      case '{': return Type::kObject;
-      case '[': return Type::kArray;
+      case '"':
+        return Type::kString;
+      case '{':
+        return Type::kObject;
+      case '[':
+        return Type::kArray;
       case 't':
-      case 'f': return Type::kBoolean;
-      case 'n': return Type::kNull;
-      default: return Type::kNumber;
+      case 'f':
+        return Type::kBoolean;
+      case 'n':
+        return Type::kNull;
+      default:
+        return Type::kNumber;
     }
   }
 
@@ -262,10 +271,16 @@ std::string escape_json(std::string_view utf8) {
   return out;
 }
 
-std::string quote_json(std::string_view utf8) { return '"' + escape_json(utf8) + '"'; }
+std::string quote_json(std::string_view utf8) {
+  return '"' + escape_json(utf8) + '"';
+}
 
-bool is_json(std::string_view text) { return !parse_bounded(text).is_discarded(); }
-bool is_json_object(std::string_view text) { return parse_bounded(text).is_object(); }
+bool is_json(std::string_view text) {
+  return !parse_bounded(text).is_discarded();
+}
+bool is_json_object(std::string_view text) {
+  return parse_bounded(text).is_object();
+}
 
 std::string_view json_type_name(JsonMember::Type type) {
   constexpr std::string_view kNames[] = {"string", "number", "boolean", "null", "object", "array"};

@@ -1,7 +1,7 @@
 #pragma once
 
-// JSON as chat formats spell it: byte for byte what Python's json module writes, and the lenient reading of arguments that a
-// caller gave as source text.
+// JSON as chat formats spell it: byte for byte what Python's json module writes, and the lenient
+// reading of arguments that a caller gave as source text.
 
 #include <optional>
 #include <string>
@@ -28,7 +28,8 @@ std::string quote_json(std::string_view utf8);
 /// `utf8` escaped for the inside of a JSON string.
 std::string escape_json(std::string_view utf8);
 
-/// Whether `text` is one JSON value with nothing but white space around it, nested at most kMaxJsonDepth deep.
+/// Whether `text` is one JSON value with nothing but white space around it, nested at most
+/// kMaxJsonDepth deep.
 bool is_json(std::string_view text);
 /// The same, and the value is an object.
 bool is_json_object(std::string_view text);
@@ -44,9 +45,9 @@ struct JsonMember {
 /// "string", "number", "boolean", "null", "object", "array".
 std::string_view json_type_name(JsonMember::Type type);
 
-/// The members of the object at the front of `source`, in order, equal keys included. As Python's decoder with strict=False:
-/// control characters may stand in strings, NaN and Infinity are numbers; text after the object is ignored. Nothing if there is
-/// no valid object.
+/// The members of the object at the front of `source`, in order, equal keys included. As Python's
+/// decoder with strict=False: control characters may stand in strings, NaN and Infinity are
+/// numbers; text after the object is ignored. Nothing if there is no valid object.
 std::optional<std::vector<JsonMember>> read_object_members(std::string_view source);
 
 }  // namespace palimpsest::text

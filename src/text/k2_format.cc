@@ -1,9 +1,12 @@
 // The chat format of Kimi K2 and Kimi-Linear:
 //
-//   message := <|im_user|> or <|im_assistant|> or <|im_system|>, speaker <|im_middle|> content <|im_end|>
+//   message := <|im_user|> or <|im_assistant|> or <|im_system|>, speaker <|im_middle|> content
+//   <|im_end|>
 //
-// Nothing stands between messages. Tools are declared in a first message of the speaker tool_declare; results are messages of
-// <|im_system|> whose content begins with "## Return of ID". No default system message is added: revisions differ in that.
+// Nothing stands between messages. Tools are declared in a first message of the speaker
+// tool_declare; results are messages of
+// <|im_system|> whose content begins with "## Return of ID". No default system message is added:
+// revisions differ in that.
 
 #include <algorithm>
 
@@ -17,13 +20,16 @@ namespace {
 
 class K2Renderer {
  public:
-  K2Renderer(const Conversation& conversation, bool has_tools) : conversation_(conversation), has_tools_(has_tools) {}
+  K2Renderer(const Conversation& conversation, bool has_tools)
+      : conversation_(conversation), has_tools_(has_tools) {}
 
   std::vector<ChatSegment> render() {
     const ChatOptions& options = conversation_.options;
-    if (options.tool_choice == ToolChoice::kRequired || options.response_format != ResponseFormat::kText) {
-      throw Error(ErrorCode::kInvalidRequest,
-                  "the kimi-k2 chat format cannot ask for tool_choice required or a response_format");
+    if (options.tool_choice == ToolChoice::kRequired ||
+        options.response_format != ResponseFormat::kText) {
+      throw Error(
+          ErrorCode::kInvalidRequest,
+          "the kimi-k2 chat format cannot ask for tool_choice required or a response_format");
     }
     // There is no wording for "do not call": tools that must not be called are not declared.
     if (!conversation_.tools.empty() && options.tool_choice != ToolChoice::kNone) {
@@ -55,7 +61,8 @@ class K2Renderer {
     control("<|im_middle|>");
   }
   void need_tools() const {
-    if (!has_tools_) throw Error(ErrorCode::kInvalidRequest, "the vocabulary has no tokens for tool calls");
+    if (!has_tools_)
+      throw Error(ErrorCode::kInvalidRequest, "the vocabulary has no tokens for tool calls");
   }
 
   void declare_tools(const std::vector<ToolDefinition>& tools) {
@@ -95,14 +102,16 @@ class K2Renderer {
       control("<|tool_call_begin|>");
       text(id);
       control("<|tool_call_argument_begin|>");
-      text(call.arguments.form == ToolArguments::Form::kObject ? rewrite_json(call.arguments.json, JsonStyle::kSpaced)
-                                                               : call.arguments.json);
+      text(call.arguments.form == ToolArguments::Form::kObject
+               ? rewrite_json(call.arguments.json, JsonStyle::kSpaced)
+               : call.arguments.json);
       control("<|tool_call_end|>");
     }
     control("<|tool_calls_section_end|>");
   }
 
-  /// The id of the call that this answers: by the caller's id, else the first that has no answer yet.
+  /// The id of the call that this answers: by the caller's id, else the first that has no answer
+  /// yet.
   std::string result_id(const ChatMessage& result) {
     auto call = unanswered_.end();
     if (!result.tool_call_id.empty()) {
@@ -129,8 +138,8 @@ class K2Format final : public ChatFormat {
  public:
   explicit K2Format(Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {
     const K2Markers markers(tokenizer_);
-    has_tools_ = markers.section_begin && markers.section_end && markers.call_begin && markers.argument_begin &&
-                 markers.call_end;
+    has_tools_ = markers.section_begin && markers.section_end && markers.call_begin &&
+                 markers.argument_begin && markers.call_end;
   }
 
   std::string_view name() const noexcept override { return "kimi-k2"; }

@@ -11,7 +11,8 @@ std::string_view function_name(std::string_view id) {
   const std::size_t colon = id.rfind(':');
   if (colon == std::string_view::npos) return id;
   const std::string_view number = id.substr(colon + 1);
-  const bool is_number = !number.empty() && number.find_first_not_of("0123456789") == std::string_view::npos;
+  const bool is_number =
+      !number.empty() && number.find_first_not_of("0123456789") == std::string_view::npos;
   return is_number ? id.substr(0, colon) : id;
 }
 
@@ -32,7 +33,10 @@ K2Markers::K2Markers(const Tokenizer& tokenizer)
       think_end(tokenizer.control("</think>")) {}
 
 K2Parser::K2Parser(Tokenizer tokenizer, std::vector<std::string> declared_tools)
-    : tokenizer_(tokenizer), markers_(tokenizer), decoder_(tokenizer), writer_(std::move(declared_tools)) {}
+    : tokenizer_(tokenizer),
+      markers_(tokenizer),
+      decoder_(tokenizer),
+      writer_(std::move(declared_tools)) {}
 
 void K2Parser::push(TokenId id, std::vector<ChatEvent>& events) {
   if (done_ || !tokenizer_.is_valid(id)) return;
@@ -59,7 +63,8 @@ void K2Parser::on_marker(TokenId id) {
     end_call();
     writer_.message_end();
     done_ = true;
-  } else if (id == m.section_begin || id == m.section_end || id == m.call_begin || id == m.call_end) {
+  } else if (id == m.section_begin || id == m.section_end || id == m.call_begin ||
+             id == m.call_end) {
     end_call();
     writer_.end_stray();
     channel_ = id == m.section_end  ? Channel::kContent
@@ -75,11 +80,21 @@ void K2Parser::on_marker(TokenId id) {
 
 void K2Parser::on_text(std::string_view text) {
   switch (channel_) {
-    case Channel::kContent: writer_.content(text); break;
-    case Channel::kThink: writer_.reasoning(text); break;
-    case Channel::kSection: writer_.stray(text); break;
-    case Channel::kCallId: call_id_ += text; break;
-    case Channel::kArguments: arguments_ += text; break;
+    case Channel::kContent:
+      writer_.content(text);
+      break;
+    case Channel::kThink:
+      writer_.reasoning(text);
+      break;
+    case Channel::kSection:
+      writer_.stray(text);
+      break;
+    case Channel::kCallId:
+      call_id_ += text;
+      break;
+    case Channel::kArguments:
+      arguments_ += text;
+      break;
   }
 }
 

@@ -11,7 +11,8 @@
 
 namespace palimpsest::text {
 
-/// The control tokens of the format. Vocabularies without tool calls or thinking lack the optional ones.
+/// The control tokens of the format. Vocabularies without tool calls or thinking lack the optional
+/// ones.
 struct K2Markers {
   explicit K2Markers(const Tokenizer& tokenizer);
 
@@ -20,9 +21,10 @@ struct K2Markers {
   std::optional<TokenId> think_begin, think_end;
 };
 
-/// content [<|tool_calls_section_begin|> (<|tool_call_begin|> id <|tool_call_argument_begin|> JSON <|tool_call_end|>)*
-/// <|tool_calls_section_end|>] <|im_end|>, where an id is "functions.NAME:NUMBER". Arguments come in one event at the end of
-/// their call, because only then it is known whether they are JSON.
+/// content [<|tool_calls_section_begin|> (<|tool_call_begin|> id <|tool_call_argument_begin|> JSON
+/// <|tool_call_end|>)*
+/// <|tool_calls_section_end|>] <|im_end|>, where an id is "functions.NAME:NUMBER". Arguments come
+/// in one event at the end of their call, because only then it is known whether they are JSON.
 class K2Parser final : public ChatParser {
  public:
   K2Parser(Tokenizer tokenizer, std::vector<std::string> declared_tools);

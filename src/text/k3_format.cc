@@ -21,22 +21,32 @@ constexpr std::string_view kToolsIntroduction =
     "# Tools\nHere are the available tools, described in JSONSchema.\n\n```json\n";
 constexpr std::string_view kMoreToolsIntroduction =
     "## New Tools Available\nThe system dynamically extends the toolset via lazy-loading.\n"
-    "You have access to all existing and extended tools.\nHere are the specs for the extended tools.\n\n```json\n";
+    "You have access to all existing and extended tools.\nHere are the specs for the extended "
+    "tools.\n\n```json\n";
 constexpr std::string_view kEffortText =
-    "`thinking_effort` guides on how much to think in your thinking channel (not including the response channel), "
-    "supported values include `low`, `medium`, `high`, and `max`.\nNow the system is invoked with `thinking_effort={}`.";
-constexpr std::string_view kToolChoiceText = "The system is invoked with `tool_choice={}`.\nYou {} tools in the next message.";
+    "`thinking_effort` guides on how much to think in your thinking channel (not including the "
+    "response channel), "
+    "supported values include `low`, `medium`, `high`, and `max`.\nNow the system is invoked with "
+    "`thinking_effort={}`.";
+constexpr std::string_view kToolChoiceText =
+    "The system is invoked with `tool_choice={}`.\nYou {} tools in the next message.";
 constexpr std::string_view kResponseFormatText =
-    "The system is invoked with `response_format={}`.\nYour response must be raw JSON data without markdown code blocks "
+    "The system is invoked with `response_format={}`.\nYour response must be raw JSON data without "
+    "markdown code blocks "
     "(```json) or any additional formatting.";
-constexpr std::string_view kSchemaText = "\nThe JSON data must match the following schema:\n```json\n{}\n```";
+constexpr std::string_view kSchemaText =
+    "\nThe JSON data must match the following schema:\n```json\n{}\n```";
 
 std::string_view effort_name(ThinkingEffort effort) {
   switch (effort) {
-    case ThinkingEffort::kLow: return "low";
-    case ThinkingEffort::kHigh: return "high";
-    case ThinkingEffort::kMax: return "max";
-    case ThinkingEffort::kUnset: break;
+    case ThinkingEffort::kLow:
+      return "low";
+    case ThinkingEffort::kHigh:
+      return "high";
+    case ThinkingEffort::kMax:
+      return "max";
+    case ThinkingEffort::kUnset:
+      break;
   }
   return {};
 }
@@ -132,8 +142,8 @@ class K3Renderer {
   }
 
   void declare_tools(std::string_view introduction, const std::vector<ToolDefinition>& tools) {
-    internal("tool-declare",
-             std::string(introduction) + rewrite_json(tools_array(tools), JsonStyle::kSorted) + "\n```");
+    internal("tool-declare", std::string(introduction) +
+                                 rewrite_json(tools_array(tools), JsonStyle::kSorted) + "\n```");
   }
 
   void image() {
@@ -147,7 +157,8 @@ class K3Renderer {
     }
   }
 
-  /// Text that a caller gave. Where images are marked by placeholders in the text, these become the images.
+  /// Text that a caller gave. Where images are marked by placeholders in the text, these become the
+  /// images.
   void body_text(std::string_view body) {
     if (!options_.image_prompts.empty() && !images_are_parts_) {
       for (std::size_t at; (at = body.find(kImagePlaceholder)) != std::string_view::npos;) {
@@ -208,7 +219,8 @@ class K3Renderer {
 
   void arguments(const ToolArguments& arguments) {
     const bool from_string = arguments.form == ToolArguments::Form::kString;
-    if (arguments.form == ToolArguments::Form::kAbsent || (from_string && arguments.json.empty())) return;
+    if (arguments.form == ToolArguments::Form::kAbsent || (from_string && arguments.json.empty()))
+      return;
     const auto members = read_object_members(arguments.json);
     if (!members) {
       open("json", {{"type", "object"}});
@@ -227,18 +239,23 @@ class K3Renderer {
   /// The call that a result answers by its id; nullptr if none does.
   const ToolCall* call_of(const ChatMessage& result) const {
     if (!calls_ || result.tool_call_id.empty()) return nullptr;
-    const auto it = std::find_if(calls_->begin(), calls_->end(),
-                                 [&](const ToolCall& call) { return call.id == result.tool_call_id; });
+    const auto it = std::find_if(calls_->begin(), calls_->end(), [&](const ToolCall& call) {
+      return call.id == result.tool_call_id;
+    });
     return it == calls_->end() ? nullptr : &*it;
   }
 
-  /// Messages [begin, end) are all results. If each answers a call by id, they take the order and the names of the calls.
+  /// Messages [begin, end) are all results. If each answers a call by id, they take the order and
+  /// the names of the calls.
   void tool_results(std::size_t begin, std::size_t end) {
     std::vector<std::pair<const ToolCall*, std::size_t>> results;
-    for (std::size_t i = begin; i < end; ++i) results.emplace_back(call_of(conversation_.messages[i]), i);
-    const bool resolved =
-        std::all_of(results.begin(), results.end(), [](const auto& result) { return result.first != nullptr; });
-    if (resolved) std::stable_sort(results.begin(), results.end(), [](auto& a, auto& b) { return a.first < b.first; });
+    for (std::size_t i = begin; i < end; ++i)
+      results.emplace_back(call_of(conversation_.messages[i]), i);
+    const bool resolved = std::all_of(results.begin(), results.end(),
+                                      [](const auto& result) { return result.first != nullptr; });
+    if (resolved)
+      std::stable_sort(results.begin(), results.end(),
+                       [](auto& a, auto& b) { return a.first < b.first; });
     for (const auto& [call, i] : results) tool_result(i, resolved ? call : nullptr);
   }
 
@@ -249,7 +266,9 @@ class K3Renderer {
     if (name.empty() && calls_ && results_ <= calls_->size()) name = (*calls_)[results_ - 1].name;
     if (name.empty()) {
       throw make_error(ErrorCode::kInvalidRequest,
-                       "messages[{}]: a tool message without a name that answers no call of an assistant message", i);
+                       "messages[{}]: a tool message without a name that answers no call of an "
+                       "assistant message",
+                       i);
     }
     open("message", {{"role", "tool"}, {"tool", name}, {"index", std::to_string(results_)}});
     content(message);
@@ -265,9 +284,10 @@ class K3Renderer {
     if (options_.response_format == ResponseFormat::kJsonObject) {
       internal("response-format", fmt::format(kResponseFormatText, "json_object"));
     } else if (options_.response_format == ResponseFormat::kJsonSchema) {
-      internal("response-format",
-               fmt::format(kResponseFormatText, "json_schema") +
-                   fmt::format(kSchemaText, rewrite_json(options_.response_schema, JsonStyle::kSorted)));
+      internal(
+          "response-format",
+          fmt::format(kResponseFormatText, "json_schema") +
+              fmt::format(kSchemaText, rewrite_json(options_.response_schema, JsonStyle::kSorted)));
     }
   }
 
@@ -290,7 +310,8 @@ class K3Format final : public ChatFormat {
     return K3Renderer(conversation).render();
   }
   std::unique_ptr<ChatParser> make_parser(const Conversation& conversation) const override {
-    return std::make_unique<K3Parser>(tokenizer_, declared_tools(conversation), conversation.options.thinking);
+    return std::make_unique<K3Parser>(tokenizer_, declared_tools(conversation),
+                                      conversation.options.thinking);
   }
 
  private:

@@ -6,7 +6,8 @@
 namespace palimpsest::text {
 namespace {
 
-constexpr std::string_view kTags[] = {"think", "response", "tools", "call", "argument", "json", "message"};
+constexpr std::string_view kTags[] = {"think",    "response", "tools",  "call",
+                                      "argument", "json",     "message"};
 // A header longer than this is not one; it bounds what is held back.
 constexpr std::size_t kMaxHeaderBytes = 8192;
 
@@ -42,9 +43,9 @@ XtmlHeader parse_xtml_header(std::string_view text, bool closing) {
   const std::size_t tag_end = std::min(text.find(' '), text.size());
   header.tag = text.substr(0, tag_end);
   if (std::find(std::begin(kTags), std::end(kTags), header.tag) == std::end(kTags)) {
-    const bool prefix = tag_end == text.size() && std::any_of(std::begin(kTags), std::end(kTags), [&](auto tag) {
-                          return tag.starts_with(header.tag);
-                        });
+    const bool prefix = tag_end == text.size() &&
+                        std::any_of(std::begin(kTags), std::end(kTags),
+                                    [&](auto tag) { return tag.starts_with(header.tag); });
     header.status = prefix ? Status::kPrefix : Status::kInvalid;
     return header;
   }
@@ -54,7 +55,8 @@ XtmlHeader parse_xtml_header(std::string_view text, bool closing) {
     if (text.front() != ' ') return header;
     const std::size_t equals = text.find('=');
     // A second space or a quote before the equals sign: prose, not an attribute.
-    const std::string_view key = text.substr(1, equals == std::string_view::npos ? equals : equals - 1);
+    const std::string_view key =
+        text.substr(1, equals == std::string_view::npos ? equals : equals - 1);
     if (key.find_first_of(" \"\n") != std::string_view::npos) return header;
     header.status = Status::kPrefix;
     if (equals == std::string_view::npos || equals + 1 == text.size()) return header;
@@ -65,7 +67,8 @@ XtmlHeader parse_xtml_header(std::string_view text, bool closing) {
       header.status = Status::kPrefix;
       return header;
     }
-    header.attributes.emplace_back(key, unescape_attribute(text.substr(equals + 2, quote - equals - 2)));
+    header.attributes.emplace_back(key,
+                                   unescape_attribute(text.substr(equals + 2, quote - equals - 2)));
     text.remove_prefix(quote + 1);
   }
   header.status = Status::kComplete;
@@ -120,7 +123,8 @@ void K3Parser::on_text(std::string_view text) {
   }
   header_ += text;
   const XtmlHeader header = parse_xtml_header(header_, marker_ == Marker::kClose);
-  if (header.status == XtmlHeader::Status::kInvalid || header_.size() > kMaxHeaderBytes) abandon_header();
+  if (header.status == XtmlHeader::Status::kInvalid || header_.size() > kMaxHeaderBytes)
+    abandon_header();
 }
 
 void K3Parser::abandon_header() {
@@ -197,14 +201,24 @@ void K3Parser::on_close(const std::string& tag) {
 void K3Parser::channel_text(std::string_view text) {
   if (text.empty()) return;
   switch (channel_) {
-    case Channel::kThink: writer_.reasoning(text); break;
-    case Channel::kResponse: writer_.content(text); break;
+    case Channel::kThink:
+      writer_.reasoning(text);
+      break;
+    case Channel::kResponse:
+      writer_.content(text);
+      break;
     case Channel::kMessage:
     case Channel::kTools:
-    case Channel::kCall: writer_.stray(text); break;
-    case Channel::kStringArgument: writer_.add_string(text); break;
+    case Channel::kCall:
+      writer_.stray(text);
+      break;
+    case Channel::kStringArgument:
+      writer_.add_string(text);
+      break;
     case Channel::kArgument:
-    case Channel::kJson: value_ += text; break;
+    case Channel::kJson:
+      value_ += text;
+      break;
   }
 }
 

@@ -11,7 +11,8 @@
 
 namespace palimpsest::text {
 
-/// The tag of an element and its attributes, as they stand between a marker and <|sep|>: tag { " key" '="' value '"' }.
+/// The tag of an element and its attributes, as they stand between a marker and <|sep|>: tag { "
+/// key" '="' value '"' }.
 struct XtmlHeader {
   enum class Status { kComplete, kPrefix, kInvalid };
   Status status = Status::kInvalid;  ///< kPrefix: more text may make it complete
@@ -22,8 +23,8 @@ struct XtmlHeader {
   const std::string* attribute(std::string_view name) const;
 };
 
-/// Only the tags of the format are valid: think, response, tools, call, argument, json, message. A closing header has no
-/// attributes.
+/// Only the tags of the format are valid: think, response, tools, call, argument, json, message. A
+/// closing header has no attributes.
 XtmlHeader parse_xtml_header(std::string_view text, bool closing);
 
 /// Tags are told by their markers' ids; the text in between may be split into tokens in any way.
@@ -36,7 +37,16 @@ class K3Parser final : public ChatParser {
   void finish(std::vector<ChatEvent>& events) override;
 
  private:
-  enum class Channel { kThink, kResponse, kMessage, kTools, kCall, kStringArgument, kArgument, kJson };
+  enum class Channel {
+    kThink,
+    kResponse,
+    kMessage,
+    kTools,
+    kCall,
+    kStringArgument,
+    kArgument,
+    kJson
+  };
   enum class Marker { kNone, kOpen, kClose };
 
   void on_marker(TokenId id);

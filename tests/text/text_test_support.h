@@ -79,10 +79,12 @@ inline const Tokenizer& kimi_tokenizer(const std::string& family) {
   return family == "k3" ? k3 : k2;
 }
 
-inline std::vector<nlohmann::json> read_json_lines(const std::filesystem::path& path) {
-  std::vector<nlohmann::json> rows;
+/// Ordered: the order of keys matters in chats.
+inline std::vector<nlohmann::ordered_json> read_json_lines(const std::filesystem::path& path) {
+  std::vector<nlohmann::ordered_json> rows;
   std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) rows.push_back(nlohmann::json::parse(line));
+  for (std::string line; std::getline(in, line);)
+    rows.push_back(nlohmann::ordered_json::parse(line));
   return rows;
 }
 

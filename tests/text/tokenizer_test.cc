@@ -28,7 +28,7 @@ TEST(Tokenizer, GoldenIdsOfBothModes) {
   const Tokenizer& tokenizer = kimi_tokenizer("k3");
   const auto rows = read_json_lines(shared_path("golden/tokenizer/kimi_k3_ids.jsonl"));
   ASSERT_GT(rows.size(), 200u);
-  for (const json& row : rows) {
+  for (const auto& row : rows) {
     const auto text = row["text"].get<std::string>();
     const auto ids_text = row["ids_text"].get<std::vector<TokenId>>();
     const auto ids_control = row["ids_control"].get<std::vector<TokenId>>();
