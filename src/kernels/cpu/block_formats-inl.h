@@ -70,6 +70,16 @@ HWY_INLINE VBytes shifted_left(VBytes bytes) {
   return hn::BitCast(Bytes(), hn::ShiftLeft<kShift>(hn::BitCast(d16, bytes)));
 }
 
+/// Two vectors of float out of 2 L signed bytes in memory.
+HWY_INLINE Pair<F> load_bytes(const std::uint8_t* p) {
+  const F d;
+  const hn::RebindToSigned<F> d32;
+  const hn::Rebind<std::int8_t, F> d8;
+  const auto* q = reinterpret_cast<const std::int8_t*>(p);
+  return {hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, q))),
+          hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, q + kL)))};
+}
+
 /// Signed bytes to two vectors of float.
 HWY_INLINE Pair<F> widen(VBytes q) {
   const F d;
@@ -139,6 +149,41 @@ HWY_INLINE VBytes minus(VBytes q, int offset) {
   return hn::Sub(q, hn::Set(Bytes(), static_cast<std::uint8_t>(offset)));
 }
 
+#if HWY_TARGET == HWY_AVX3
+// Sixteen values fit into one vector: a nibble then needs no arithmetic, only a permutation, which
+// reads the low four bits of each index.
+alignas(64) constexpr float kQ4Values[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+alignas(64) constexpr float kQ40Values[16] = {-8, -7, -6, -5, -4, -3, -2, -1,
+                                              0,  1,  2,  3,  4,  5,  6,  7};
+alignas(64) constexpr float kIq4NlFloats[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                1,    13,   25,  38,  53,  69,  89,  113};
+alignas(64) constexpr float kMxfp4Floats[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                0, -1, -2, -3, -4, -6, -8, -12};
+
+HWY_INLINE hn::Vec<F> table(const float* values, float scale) {
+  return hn::Mul(hn::Load(F(), values), hn::Set(F(), scale));
+}
+HWY_INLINE hn::Vec<F> table(const float* values, float scale, float offset) {
+  return hn::MulAdd(hn::Load(F(), values), hn::Set(F(), scale), hn::Set(F(), offset));
+}
+/// The values of a block's 16 bytes of nibbles.
+HWY_INLINE Pair<F> pick_nibbles(hn::Vec<F> values, const std::uint8_t* qs) {
+  const hn::RebindToUnsigned<F> d32;
+  const auto low = hn::PromoteTo(d32, hn::LoadU(hn::Rebind<std::uint8_t, F>(), qs));
+  return {hn::Vec<F>{_mm512_permutexvar_ps(low.raw, values.raw)},
+          hn::Vec<F>{_mm512_permutexvar_ps(hn::ShiftRight<4>(low).raw, values.raw)}};
+}
+/// The values of 32 bytes' nibbles, which start `shift` bits up.
+HWY_INLINE Pair<F> pick_shifted(hn::Vec<F> values, const std::uint8_t* qs, int shift) {
+  const hn::RebindToUnsigned<F> d32;
+  const hn::Repartition<std::uint16_t, Bytes> d16;
+  const hn::Half<Bytes> half;
+  const auto q = hn::BitCast(Bytes(), hn::ShiftRightSame(hn::BitCast(d16, hn::LoadU(Bytes(), qs)), shift));
+  return {hn::Vec<F>{_mm512_permutexvar_ps(hn::PromoteTo(d32, hn::LowerHalf(half, q)).raw, values.raw)},
+          hn::Vec<F>{_mm512_permutexvar_ps(hn::PromoteTo(d32, hn::UpperHalf(half, q)).raw, values.raw)}};
+}
+#endif
+
 alignas(16) constexpr std::int8_t kIq4NlValues[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                                       1,    13,   25,  38,  53,  69,  89,  113};
 alignas(16) constexpr std::int8_t kMxfp4Values[16] = {0, 1,  2,  3,  4,  6,  8,  12,
@@ -151,6 +196,15 @@ struct Row {
   HWY_INLINE void start(const std::uint8_t* blocks, std::int64_t) { p = blocks; }
   HWY_INLINE Pair<F> pair(std::int64_t step) const {
     const auto [b, c] = Place<kType>(p, step);
+#if HWY_TARGET == HWY_AVX3
+    switch (kType) {
+      case BlockType::kQ4_0: return pick_nibbles(table(kQ40Values, f16(b)), b + 2);
+      case BlockType::kQ4_1: return pick_nibbles(table(kQ4Values, f16(b), f16(b + 2)), b + 4);
+      case BlockType::kIQ4_NL: return pick_nibbles(table(kIq4NlFloats, f16(b)), b + 2);
+      case BlockType::kMxfp4: return pick_nibbles(table(kMxfp4Floats, ref::block::half_e8m0(b[0])), b + 1);
+      default: break;
+    }
+#endif
     switch (kType) {
       case BlockType::kQ4_0: return scaled(minus(nibbles(b + 2, c), 8), f16(b));
       case BlockType::kQ4_1: return affine(nibbles(b + 4, c), f16(b), f16(b + 2));
@@ -161,8 +215,11 @@ struct Row {
       case BlockType::kIQ4_NL: return scaled(lookup(nibbles(b + 2, c), kIq4NlValues), f16(b));
       case BlockType::kMxfp4:
         return scaled(lookup(nibbles(b + 1, c), kMxfp4Values), ref::block::half_e8m0(b[0]));
-      default: return scaled(hn::LoadU(Bytes(), b + 2 + c), f16(b));  // Q8_0
+      default: break;
     }
+    const Pair<F> x = load_bytes(b + 2 + c);  // Q8_0
+    const auto scale = hn::Set(F(), f16(b));
+    return {hn::Mul(x.a, scale), hn::Mul(x.b, scale)};
   }
 };
 
@@ -175,41 +232,49 @@ HWY_INLINE void for_each_block(const std::uint8_t* p, std::int64_t columns, Func
   for (std::int64_t i = 0; i < count; ++i) f(p + i * block_bytes(kType), i);
 }
 
-/// out[i] = d * v[i] for n small integers, n a multiple of 8.
+using Eight = hn::CappedTag<float, 8>;
+
+/// out[i] = factor[i] * v[i] for eight small integers in one word.
 template <class Integer>
-HWY_INLINE void scale_all(const Integer* v, int n, float d, float* out) {
-  const hn::CappedTag<float, 8> df;
-  const hn::RebindToSigned<decltype(df)> d32;
-  const hn::Rebind<Integer, decltype(df)> d8;
-  for (int i = 0; i < n; i += 8) {
-    hn::StoreU(hn::Mul(hn::ConvertTo(df, hn::PromoteTo(d32, hn::LoadU(d8, v + i))), hn::Set(df, d)),
-               df, out + i);
-  }
+HWY_INLINE void scale_eight(std::uint64_t v, hn::Vec<Eight> factor, float* out) {
+  const hn::RebindToSigned<Eight> d32;
+  const hn::Rebind<Integer, Eight> d8;
+  const auto bytes = hn::BitCast(d8, hn::Set(hn::CappedTag<std::uint64_t, 1>(), v));
+  hn::StoreU(hn::Mul(hn::ConvertTo(Eight(), hn::PromoteTo(d32, bytes)), factor), Eight(), out);
 }
 
-constexpr std::uint32_t kLow2 = 0x03030303, kLow4 = 0x0f0f0f0f, kLow6 = 0x3f3f3f3f;
+HWY_INLINE std::uint64_t word(const std::uint8_t* p) {
+  std::uint64_t v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
 
-/// Scales and minus mins of Q4_K and Q5_K, 32 columns each.
+constexpr std::uint64_t kLow2 = 0x0303030303030303, kLow4 = 0x0f0f0f0f0f0f0f0f,
+                        kLow6 = 0x3f3f3f3f3f3f3f3f;
+
+/// Scales and minus mins of Q4_K and Q5_K, 32 columns each: four scales, four offsets, four scales, ...
 template <BlockType kType>
 struct ScalesAndMins32 {
-  float scale[kMaxColumns / 32], offset[kMaxColumns / 32];
+  float values[kMaxColumns / 16];
 
   HWY_INLINE void decode(const std::uint8_t* p, std::int64_t columns) {
     for_each_block<kType>(p, columns, [this](const std::uint8_t* b, std::int64_t i) HWY_ATTR {
-      std::uint32_t s[3];
-      std::memcpy(s, b + 4, sizeof s);
-      const std::uint32_t scales[2] = {s[0] & kLow6, (s[2] & kLow4) | (s[0] >> 6 & kLow2) << 4};
-      const std::uint32_t mins[2] = {s[1] & kLow6, (s[2] >> 4 & kLow4) | (s[1] >> 6 & kLow2) << 4};
-      std::uint8_t bytes[16];
-      std::memcpy(bytes, scales, 8);
-      std::memcpy(bytes + 8, mins, 8);
-      scale_all(bytes, 8, f16(b), scale + 8 * i);
-      scale_all(bytes + 8, 8, -f16(b + 2), offset + 8 * i);
+      // Bytes 0..3 of the 12: scales, 4..7: mins; 8..11: low nibbles of the other four scales and mins,
+      // whose upper two bits are on top of the first eight.
+      const std::uint64_t first = word(b + 4), packed = word(b + 8) >> 32;
+      const std::uint64_t low = (packed | packed << 28) & kLow4;
+      const auto factor = hn::ConcatUpperLower(Eight(), hn::Set(Eight(), -f16(b + 2)), hn::Set(Eight(), f16(b)));
+      scale_eight<std::uint8_t>(first & kLow6, factor, values + 16 * i);
+      scale_eight<std::uint8_t>(low | (first >> 6 & kLow2) << 4, factor, values + 16 * i + 8);
     });
   }
-  HWY_INLINE Pair<F> apply(VBytes q, std::int64_t step) const {
+  HWY_INLINE float scale(std::int64_t step) const {
     const std::int64_t i = step * kStepColumns / 32;
-    return affine(q, scale[i], offset[i]);
+    return values[i / 4 * 8 + i % 4];
+  }
+  HWY_INLINE float offset(std::int64_t step) const {
+    const std::int64_t i = step * kStepColumns / 32;
+    return values[i / 4 * 8 + i % 4 + 4];
   }
 };
 
@@ -224,8 +289,13 @@ struct Row<BlockType::kQ4_K> {
   }
   HWY_INLINE Pair<F> pair(std::int64_t step) const {
     const auto [b, c] = Place<BlockType::kQ4_K>(p, step);
-    const auto bytes = hn::LoadU(Bytes(), b + 16 + c / 64 * 32 + c % 32);
-    return scales.apply(bits_of(bytes, c / 32 % 2 * 4, 15), step);
+    const std::uint8_t* q = b + 16 + c / 64 * 32 + c % 32;
+    const int shift = c / 32 % 2 * 4;
+#if HWY_TARGET == HWY_AVX3
+    return pick_shifted(table(kQ4Values, scales.scale(step), scales.offset(step)), q, shift);
+#else
+    return affine(bits_of(hn::LoadU(Bytes(), q), shift, 15), scales.scale(step), scales.offset(step));
+#endif
   }
 };
 
@@ -242,7 +312,8 @@ struct Row<BlockType::kQ5_K> {
     const auto [b, c] = Place<BlockType::kQ5_K>(p, step);
     const auto low = hn::LoadU(Bytes(), b + 48 + c / 64 * 32 + c % 32);
     const auto high = hn::LoadU(Bytes(), b + 16 + c % 32);
-    return scales.apply(hn::Or(bits_of(low, c / 32 % 2 * 4, 15), shifted_left<4>(bits_of(high, c / 32, 1))), step);
+    const VBytes q = hn::Or(bits_of(low, c / 32 % 2 * 4, 15), shifted_left<4>(bits_of(high, c / 32, 1)));
+    return affine(q, scales.scale(step), scales.offset(step));
   }
 };
 
@@ -261,13 +332,12 @@ struct Row<BlockType::kQ2_K> {
   HWY_INLINE void start(const std::uint8_t* blocks, std::int64_t columns) {
     p = blocks;
     for_each_block<BlockType::kQ2_K>(p, columns, [this](const std::uint8_t* b, std::int64_t i) HWY_ATTR {
-      std::uint8_t scales[16], mins[16];
-      for (int j = 0; j < 16; ++j) {
-        scales[j] = b[j] & 15;
-        mins[j] = b[j] >> 4;
+      const auto d = hn::Set(Eight(), f16(b + 80)), m = hn::Set(Eight(), -f16(b + 82));
+      for (int half = 0; half < 2; ++half) {
+        const std::uint64_t both = word(b + 8 * half);
+        scale_eight<std::uint8_t>(both & kLow4, d, scale + 16 * i + 8 * half);
+        scale_eight<std::uint8_t>(both >> 4 & kLow4, m, offset + 16 * i + 8 * half);
       }
-      scale_all(scales, 16, f16(b + 80), scale + 16 * i);
-      scale_all(mins, 16, -f16(b + 82), offset + 16 * i);
     });
   }
   HWY_INLINE Pair<F> pair(std::int64_t step) const {
@@ -278,6 +348,11 @@ struct Row<BlockType::kQ2_K> {
   }
 };
 
+/// v - 32 in each of eight 6-bit bytes: with the top bit turned over they are signed numbers.
+HWY_INLINE std::uint64_t minus_32(std::uint64_t v) {
+  return (v & 0x1f1f1f1f1f1f1f1f) | (~v & 0x2020202020202020) * 7;
+}
+
 template <>
 struct Row<BlockType::kQ3_K> {
   const std::uint8_t* p;
@@ -286,15 +361,10 @@ struct Row<BlockType::kQ3_K> {
   HWY_INLINE void start(const std::uint8_t* blocks, std::int64_t columns) {
     p = blocks;
     for_each_block<BlockType::kQ3_K>(p, columns, [this](const std::uint8_t* b, std::int64_t i) HWY_ATTR {
-      std::uint32_t s[3];
-      std::memcpy(s, b + 96, sizeof s);
-      const std::uint32_t packed[4] = {(s[0] & kLow4) | (s[2] & kLow2) << 4, (s[1] & kLow4) | (s[2] >> 2 & kLow2) << 4,
-                                       (s[0] >> 4 & kLow4) | (s[2] >> 4 & kLow2) << 4,
-                                       (s[1] >> 4 & kLow4) | (s[2] >> 6 & kLow2) << 4};
-      std::int8_t scales[16];
-      std::memcpy(scales, packed, sizeof scales);
-      for (std::int8_t& v : scales) v = static_cast<std::int8_t>(v - 32);
-      scale_all(scales, 16, f16(b + 108), scale + 16 * i);
+      const std::uint64_t low = word(b + 96), packed = word(b + 100) >> 32, high = packed | packed << 30;
+      const auto d = hn::Set(Eight(), f16(b + 108));
+      scale_eight<std::int8_t>(minus_32((low & kLow4) | (high & kLow2) << 4), d, scale + 16 * i);
+      scale_eight<std::int8_t>(minus_32((low >> 4 & kLow4) | (high >> 4 & kLow2) << 4), d, scale + 16 * i + 8);
     });
   }
   HWY_INLINE Pair<F> pair(std::int64_t step) const {
@@ -315,9 +385,9 @@ struct Row<BlockType::kQ6_K> {
   HWY_INLINE void start(const std::uint8_t* blocks, std::int64_t columns) {
     p = blocks;
     for_each_block<BlockType::kQ6_K>(p, columns, [this](const std::uint8_t* b, std::int64_t i) HWY_ATTR {
-      std::int8_t scales[16];
-      std::memcpy(scales, b + 192, sizeof scales);
-      scale_all(scales, 16, f16(b + 208), scale + 16 * i);
+      const auto d = hn::Set(Eight(), f16(b + 208));
+      scale_eight<std::int8_t>(word(b + 192), d, scale + 16 * i);
+      scale_eight<std::int8_t>(word(b + 200), d, scale + 16 * i + 8);
     });
   }
   HWY_INLINE Pair<F> pair(std::int64_t step) const {
@@ -340,7 +410,7 @@ struct Row<BlockType::kQ6_K> {
 template <BlockType kType>
 struct BlockFormat {
   static constexpr bool kSplit = false;
-  static constexpr int kStreams = 8;
+  static constexpr int kStreams = block_columns(kType) == 256 ? 4 : 8;
   const std::uint8_t* data;
   std::int64_t row_bytes;
   std::int64_t columns;

@@ -22,6 +22,8 @@
 #include <hwy/cache_control.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/cpu/block_formats-inl.h"
@@ -275,9 +277,12 @@ HWY_INLINE void tile(const float* x, const Format& w, RowNumber n, std::int64_t 
   VF acc[kTile];
 #pragma GCC unroll 4
   for (int s = 0; s < kWeightRows; s += kStreams) {
-    typename Format::Row row[kStreams];
-    for (int i = 0; i < kStreams; ++i) row[i] = w.row(n(s + i), k0);
-    accumulate<M, kStreams>(x, row, columns, acc + s);
+    // Made in place: the cursors of some formats are large.
+    const auto row = [&]<std::size_t... kI>(std::index_sequence<kI...>) HWY_ATTR {
+      return std::array<typename Format::Row, kStreams>{
+          {w.row(n(s + static_cast<std::int64_t>(kI)), k0)...}};
+    }(std::make_index_sequence<kStreams>());
+    accumulate<M, kStreams>(x, row.data(), columns, acc + s);
   }
   reduce_tile(acc, sums);
 }
