@@ -5,7 +5,8 @@
     VENV/bin/python tools/record_templates.py [FOLDER_OF_PUBLISHED_TEMPLATES]
 
 Writes into tests/data/templates: chats.json (200 chats made here, from a fixed seed), own.json (full text of the templates that lie
-there), matrix.json (operators, tests and filters on values of every type), errors.json (errors and their lines), and, with a
+there), matrix.json (operators, tests and filters on values of every type), errors.json (errors and their lines), unicode.json (digests of
+string methods over all code points), and, with a
 folder given, published.json: for each of its *.jinja and each chat only the length and FNV-1a digest of the text, or that there is
 an error, since those templates are other people's.
 """
@@ -85,7 +86,7 @@ def render(source, context):
 def write(name, value):
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     # One record a line: differences can be read.
-    (FOLDER / name).write_text(text.replace('},{"', '},\n{"') + "\n", encoding="utf-8")
+    (FOLDER / name).write_text(text.replace('},{"', '},\n{"').replace('],["{', '],\n["{') + "\n", encoding="utf-8")
 
 
 # ---- chats ----------------------------------------------------------------------------------------------------------------
@@ -246,7 +247,9 @@ def record_matrix():
         records += [f"{{% set v = {v} %}}{source}" for source in UNARY] + [f"{{{{ ({v})|{f} }}}}" for f in FILTERS]
         records.append(" ".join(f"{{{{ ({v}) is {t} }}}}" for t in TESTS if t not in ("even", "odd")))
         records += [f"{{{{ ({v}) is {t} }}}}" for t in ("even", "odd")]
-    write("matrix.json", [[source, render(source, {})[0]] for source in records])
+    results = [[source, render(source, {})[0]] for source in records]
+    # Left out: complex numbers, memory addresses, and the class of an undefined value.
+    write("matrix.json", [r for r in results if not (r[1] or "").endswith("j)") and " object at 0x" not in (r[1] or "") and "= nothing %}{{ v.__class__ }}" not in r[0]])
 
 
 ERRORS = [
@@ -277,6 +280,14 @@ def record_errors():
     write("errors.json", records)
 
 
+def record_unicode():
+    characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    write("unicode.json", {
+        name: fnv("".join(map(function, characters)).encode())
+        for name, function in [("upper", str.upper), ("lower", str.lower), ("capitalize", str.capitalize),
+                               ("printable", lambda c: "1" if c.isprintable() else "0"), ("space", lambda c: "1" if c.isspace() else "0")]})
+
+
 # ---- published templates ----------------------------------------------------------------------------------------------------
 
 
@@ -302,6 +313,7 @@ def main():
     record_own(chats)
     record_matrix()
     record_errors()
+    record_unicode()
     if len(sys.argv) > 1:
         record_published(sys.argv[1], chats)
 

@@ -24,8 +24,12 @@ inline std::string read_file(const std::filesystem::path& path) {
 }
 
 /// A file of tests/data/templates, made by tools/record_templates.py.
-inline std::string template_data(const std::string& name) { return read_file(project_path("tests/data/templates/" + name)); }
-inline Json recorded(const std::string& name) { return Json::parse(template_data(name)); }
+inline std::string template_data(const std::string& name) {
+  return read_file(project_path("tests/data/templates/" + name));
+}
+inline Json recorded(const std::string& name) {
+  return Json::parse(template_data(name));
+}
 
 /// Sunday 2025-03-09 14:05:06, the clock of the recordings.
 inline std::tm recorded_time() {
@@ -45,7 +49,8 @@ inline Result<std::string> render(std::string_view source, const Json& context =
 }
 
 /// What render() gives as one string: the text, or "error: ...".
-inline std::string rendered(std::string_view source, const Json& context = Json::object(), const text::TemplateLimits& limits = {}) {
+inline std::string rendered(std::string_view source, const Json& context = Json::object(),
+                            const text::TemplateLimits& limits = {}) {
   const auto result = render(source, context, limits);
   return result ? *result : "error: " + result.error().text();
 }

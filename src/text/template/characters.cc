@@ -177,17 +177,6 @@ std::string title_case(std::string_view text) {
   return out;
 }
 
-std::string swap_case(std::string_view text) {
-  std::string out;
-  for_each_unit(text, [&](std::size_t i, Utf8Unit unit) {
-    std::string lower;
-    append_lower(unit.code_point, lower);
-    const bool is_upper = next_utf8(lower).code_point != unit.code_point;
-    is_upper ? append_lower_at(text, i, unit, out) : append_upper(unit.code_point, out);
-  });
-  return out;
-}
-
 bool is_cased(char32_t c) {
   return find_special(kUpperSpecials, c) != nullptr || find_special(kTitleSpecials, c) != nullptr ||
          find_special(kLowerSpecials, c) != nullptr || map_run(kUpperRuns, c) != c || map_run(kLowerRuns, c) != c;

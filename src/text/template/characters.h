@@ -34,8 +34,6 @@ std::string to_lower(std::string_view text);
 std::string capitalize(std::string_view text);
 /// str.title(): every cased code point after an uncased one in title case, the rest in lower case.
 std::string title_case(std::string_view text);
-/// Upper for lower and the other way round.
-std::string swap_case(std::string_view text);
 /// Whether case mapping changes this code point or yields it.
 bool is_cased(char32_t c);
 

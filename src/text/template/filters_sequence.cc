@@ -86,7 +86,6 @@ bool is_reversible(const Value& value) { return !value.is(Kind::kIterator) && !v
 
 Value last(Evaluator& e, const Value& input, const Arguments& arguments) {
   read_arguments("last", arguments, std::array<Names, 0>{});
-  require_defined(input);
   if (!is_reversible(input)) raise("'{}' object is not reversible", type_name(input));
   const auto items = iterate(input, e.heap());
   return items.empty() ? e.heap().undefined("No last item, sequence was empty.") : items.back();
@@ -150,7 +149,6 @@ Value items(Evaluator& e, const Value& input, const Arguments& arguments) {
 Value reverse(Evaluator& e, const Value& input, const Arguments& arguments) {
   read_arguments("reverse", arguments, std::array<Names, 0>{});
   if (input.is_text()) return slice(input, {}, {}, Value::of_int(-1), e.heap());
-  require_defined(input);
   const auto walked = try_iterate(input, e.heap());
   if (!walked) raise("argument must be iterable");
   std::vector<Value> reversed(walked->rbegin(), walked->rend());
@@ -230,6 +228,7 @@ Value attribute(Evaluator& e, const Value& input, const Arguments& arguments) {
 
 Value map(Evaluator& e, const Value& input, const Arguments& arguments) {
   std::vector<Value> results;
+  if (!is_true(input)) return e.heap().iterator(results);
   if (arguments.positional.empty()) {
     Value attribute, fallback;
     for (const NamedValue& named : arguments.named) {

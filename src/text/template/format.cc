@@ -40,7 +40,9 @@ class PercentFormatter {
       if (out_.size() > heap_.budget().limits().value_bytes) heap_.budget().charge(out_.size());
     }
     out_ += rest_;
-    if (used_ < positional_.size() && !argument_.is(Kind::kDict) && (argument_.is(Kind::kTuple) || !named_)) {
+    // What could be a mapping for %(name)s need not be used.
+    const bool may_be_unused = argument_.is(Kind::kDict) || argument_.is(Kind::kList) || argument_.is(Kind::kRange) || argument_.is(Kind::kUndefined);
+    if (used_ < positional_.size() && !may_be_unused) {
       raise("not all arguments converted during string formatting");
     }
     return std::move(out_);
@@ -84,7 +86,6 @@ class PercentFormatter {
       const Value* item = find(*argument_.dict, name);
       if (item == nullptr) raise("the format names the key '{}', which is missing", name);
       value = *item;
-      named_ = true;
       rest_.remove_prefix(end + 1);
     }
     Conversion c;
@@ -191,7 +192,6 @@ class PercentFormatter {
   Heap& heap_;
   std::span<const Value> positional_;
   std::size_t used_ = 0;
-  bool named_ = false;
   std::string out_;
 };
 

@@ -458,13 +458,12 @@ constexpr MethodEntry kTextMethods[] = {
     {"splitlines", lines},
     {"startswith", has_affix<false>},
     {"strip", stripped<true, true>},
-    {"swapcase", changed<swap_case>},
     {"title", changed<title_case>},
     {"upper", changed<to_upper>},
     {"zfill", zero_filled},
 };
 constexpr std::string_view kMissingTextMethods[] = {"casefold",    "encode",       "expandtabs", "format_map", "isascii",
-                                                    "isidentifier", "isprintable", "istitle",    "maketrans",  "translate"};
+                                                    "isidentifier", "isprintable", "istitle",    "maketrans",  "swapcase", "translate"};
 constexpr MethodEntry kDictMethods[] = {
     {"copy", itself},
     {"get", dict_get},
