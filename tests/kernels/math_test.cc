@@ -59,7 +59,7 @@ class Math : public test::EachTarget {
 PALIMPSEST_INSTANTIATE_FOR_EACH_TARGET(Math);
 
 TEST_P(Math, Sigmoid) {
-  ops::sigmoid(ctx_, {.x = view(x_), .y = view(y_)});
+  ops::unary(ctx_, {.x = view(x_), .function = Unary::kSigmoid, .y = view(y_)});
   EXPECT_LE(worst_ulp(x_, y_, [](double x) { return 1 / (1 + std::exp(-x)); }), 4);
 }
 
@@ -138,7 +138,7 @@ TEST_P(Math, NanAndInfinity) {
   x_ = {kInf, -kInf, kNan};
   y_.resize(3);
   other_ = {1, 1, 1};
-  ops::sigmoid(ctx_, {.x = view(x_), .y = view(y_)});
+  ops::unary(ctx_, {.x = view(x_), .function = Unary::kSigmoid, .y = view(y_)});
   EXPECT_EQ(y_[0], 1);
   EXPECT_EQ(y_[1], 0);
   EXPECT_TRUE(std::isnan(y_[2]));

@@ -21,7 +21,7 @@
 //
 // Flops per token at K = V = 128: 6KV = 98,304 in three products with 8 x 2 register tiles, 2 x
 // 4,096 in the terms of A and B. One core of an AMD EPYC (Zen 4), AVX-512, 2026-11-29: 88 GFLOP/s
-// of 6KV, 75% of the measured multiply-add rate (512 tokens); bench_page_memory.
+// of 6KV, 75% of the measured multiply-add rate (512 tokens, one head, best of 60).
 
 #if defined(PALIMPSEST_KERNELS_CPU_PAGE_MEMORY_CHUNK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PALIMPSEST_KERNELS_CPU_PAGE_MEMORY_CHUNK_INL_H_
