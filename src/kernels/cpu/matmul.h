@@ -13,7 +13,7 @@ struct MatmulPart {
   std::int64_t x_stride = 0;
   const std::int32_t* row_index = nullptr;  ///< [rows], or null for 0, 1, 2, ...
   std::int64_t rows = 0;
-  Matrix w;  ///< [n, k] BF16, F16, F32 or MXFP4; its bytes may have any alignment
+  Matrix w;  ///< [n, k] in any stored form; its bytes may have any alignment
   std::int64_t begin = 0, end = 0;
   float* y = nullptr;  ///< column n of row t is written to y[t * y_stride + n - begin]
   std::int64_t y_stride = 0;
