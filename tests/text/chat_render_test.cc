@@ -231,31 +231,6 @@ TEST(ParseChat, EffortOffMeansNoThinking) {
 
 // ---- Kimi K2 and Kimi-Linear
 
-/// The demo's ranks with the names of the K2 family.
-const Tokenizer& k2_demo_tokenizer() {
-  static const Tokenizer tokenizer = [] {
-    TemporaryFolder folder;
-    folder.copy(project_path("models/demo/tiktoken.model"));
-    const json names = {{"k2",
-                         {{"3840", "[BOS]"},
-                          {"3841", "[EOS]"},
-                          {"3842", "<|im_end|>"},
-                          {"3843", "<|im_user|>"},
-                          {"3844", "<|im_assistant|>"},
-                          {"3850", "<|im_system|>"},
-                          {"3851", "<|tool_calls_section_begin|>"},
-                          {"3852", "<|tool_calls_section_end|>"},
-                          {"3853", "<|tool_call_begin|>"},
-                          {"3854", "<|tool_call_argument_begin|>"},
-                          {"3855", "<|tool_call_end|>"},
-                          {"3857", "<|im_middle|>"},
-                          {"4095", "[PAD]"}}}};
-    folder.write("tokenizer_config.json", tokenizer_config_json(names, "k2"));
-    return Tokenizer::load(folder.path());
-  }();
-  return tokenizer;
-}
-
 TEST(K2Render, MessagesAndGenerationPrompt) {
   EXPECT_EQ(
       rendered(

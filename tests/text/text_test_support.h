@@ -64,6 +64,31 @@ inline std::string tokenizer_config_json(const nlohmann::json& names, const std:
   return config.dump();
 }
 
+/// The demo's ranks with the names of the K2 family.
+inline const Tokenizer& k2_demo_tokenizer() {
+  static const Tokenizer tokenizer = [] {
+    TemporaryFolder folder;
+    folder.copy(project_path("models/demo/tiktoken.model"));
+    const nlohmann::json names = {{"k2",
+                                   {{"3840", "[BOS]"},
+                                    {"3841", "[EOS]"},
+                                    {"3842", "<|im_end|>"},
+                                    {"3843", "<|im_user|>"},
+                                    {"3844", "<|im_assistant|>"},
+                                    {"3850", "<|im_system|>"},
+                                    {"3851", "<|tool_calls_section_begin|>"},
+                                    {"3852", "<|tool_calls_section_end|>"},
+                                    {"3853", "<|tool_call_begin|>"},
+                                    {"3854", "<|tool_call_argument_begin|>"},
+                                    {"3855", "<|tool_call_end|>"},
+                                    {"3857", "<|im_middle|>"},
+                                    {"4095", "[PAD]"}}}};
+    folder.write("tokenizer_config.json", tokenizer_config_json(names, "k2"));
+    return Tokenizer::load(folder.path());
+  }();
+  return tokenizer;
+}
+
 /// The tokenizer of the shared Kimi rank file; `family` chooses the names of the control tokens.
 /// Call only where shared_path("tokenizer/kimi/tiktoken.model") exists.
 inline const Tokenizer& kimi_tokenizer(const std::string& family) {
