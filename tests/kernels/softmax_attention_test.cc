@@ -1,0 +1,120 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/elementwise_case.h"
+#include "kernels/ragged_batch.h"
+#include "kernels/ref/softmax_attention.h"
+#include "kernels/test_targets.h"
+#include "ops/ops.h"
+
+namespace palimpsest {
+namespace {
+
+using namespace test;
+
+class SoftmaxAttention : public EachTarget {};
+PALIMPSEST_INSTANTIATE_FOR_EACH_TARGET(SoftmaxAttention);
+
+struct Sizes {
+  std::int64_t heads, kv_heads, dk, dv, block_tokens;
+};
+
+/// A ragged batch with random queries and lists. A sequence's contents depend on its own number only.
+struct Case {
+  Sizes sizes;
+  RaggedBatch batch;
+  std::vector<float> q, list;
+  std::vector<std::uint16_t> list_bf16;
+  std::vector<std::int32_t> table;
+  std::int64_t max_blocks = 1;
+
+  Case(const Sizes& s, const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& past, double spread = 1,
+       std::uint64_t first = 0)
+      : sizes(s), batch(rows, past) {
+    const std::int64_t width = s.kv_heads * (s.dk + s.dv);
+    for (std::size_t n = 0; n < rows.size(); ++n) max_blocks = std::max(max_blocks, (rows[n] + past[n] + s.block_tokens - 1) / s.block_tokens);
+    table.assign(static_cast<std::size_t>(batch.slots() * max_blocks), -1);
+    std::int32_t next = 0;
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+      for (std::int64_t b = 0; b < max_blocks; ++b) table[static_cast<std::size_t>(batch.slot_ids[n] * max_blocks + b)] = next++;
+      const auto mine = random_normal(max_blocks * s.block_tokens * width, 100 + first + n, spread);
+      list.insert(list.end(), mine.begin(), mine.end());
+      const auto queries = random_normal(rows[n] * s.heads * s.dk, 200 + first + n, spread);
+      q.insert(q.end(), queries.begin(), queries.end());
+    }
+    list_bf16 = to_bf16(list);
+  }
+
+  SoftmaxAttentionArgs args(DType type) {
+    const std::int64_t width = sizes.kv_heads * (sizes.dk + sizes.dv), blocks = static_cast<std::int64_t>(list.size()) / (sizes.block_tokens * width);
+    void* data = type == DType::kF32 ? static_cast<void*>(list.data()) : list_bf16.data();
+    return {.q = f32(q, {batch.rows(), sizes.heads, sizes.dk}),
+            .list = {.blocks = Tensor::contiguous(data, type, {blocks, sizes.block_tokens, width}),
+                     .table = Tensor::contiguous(table.data(), DType::kI32, {batch.slots(), max_blocks})},
+            .rows = batch.ragged(),
+            .past = batch.past(),
+            .num_kv_heads = sizes.kv_heads,
+            .scale = 1 / std::sqrt(static_cast<float>(sizes.dk)),
+            .o = {}};
+  }
+
+  std::vector<float> run(DType type) {
+    SoftmaxAttentionArgs a = args(type);
+    return run_guarded({batch.rows(), sizes.heads, sizes.dv}, [&](ExecContext& ctx, const Tensor& o) {
+      a.o = o;
+      ops::softmax_attention(ctx, a);
+    });
+  }
+};
+
+TEST_P(SoftmaxAttention, MatchesReference) {
+  for (const Sizes& s : {Sizes{4, 2, 16, 16, 16}, Sizes{3, 1, 20, 12, 64}, Sizes{2, 2, 64, 64, 7}, Sizes{8, 4, 5, 3, 64}}) {
+    for (const double spread : {1.0, 30.0}) {
+      Case c(s, {1, 0, 63, 70, 5}, {0, 9, 1, 64, 130}, spread);
+      for (const DType type : {DType::kF32, DType::kBF16}) {
+        const auto got = c.run(type);
+        std::vector<double> want(got.size());
+        SoftmaxAttentionArgs a = c.args(type);
+        a.o = f64(want, {c.batch.rows(), s.heads, s.dv});
+        ref::softmax_attention<double>(a);
+        // An error of a score (dk roundings of a sum of at most spread^2 dk in magnitude) shifts weights by that much, relatively; values are at
+        // most about 5 spread.
+        const auto dk = static_cast<double>(s.dk);
+        std::vector<double> magnitude(want.size(), 5 * spread * (2 + 2 * spread * spread * std::sqrt(dk) * 4));
+        EXPECT_TRUE(within_bound(got, want, magnitude, {.c = dk + 32})) << s.heads << " heads, spread " << spread;
+      }
+    }
+  }
+}
+
+TEST_P(SoftmaxAttention, BatchMatesAndLaterTokensChangeNoBit) {
+  const Sizes s{4, 2, 16, 16, 16};
+  Case together(s, {5, 70, 1}, {0, 10, 200});
+  const auto all = together.run(DType::kBF16);
+  std::size_t at = 0;
+  const std::vector<std::int64_t> rows = {5, 70, 1}, past = {0, 10, 200};
+  for (std::size_t n = 0; n < rows.size(); ++n) {
+    Case alone(s, {rows[n]}, {past[n]}, 1, n);
+    // The lists of a batch are as long as its longest: cut to the same beginning.
+    const std::int64_t width = s.kv_heads * (s.dk + s.dv);
+    const std::size_t length = static_cast<std::size_t>(alone.max_blocks * s.block_tokens * width);
+    const std::size_t from = n * static_cast<std::size_t>(together.max_blocks * s.block_tokens * width);
+    std::copy_n(together.list_bf16.begin() + static_cast<std::ptrdiff_t>(from), length, alone.list_bf16.begin());
+    const auto got = alone.run(DType::kBF16);
+    const std::vector<float> want(all.begin() + static_cast<std::ptrdiff_t>(at), all.begin() + static_cast<std::ptrdiff_t>(at + got.size()));
+    EXPECT_TRUE(bit_equal(got, want)) << "sequence " << n;
+    at += got.size();
+  }
+
+  Case longer(s, {90}, {10}, 1, 1), shorter(s, {70}, {10}, 1, 1);
+  std::copy_n(longer.list_bf16.begin(), shorter.list_bf16.size(), shorter.list_bf16.begin());
+  std::copy_n(longer.q.begin(), shorter.q.size(), shorter.q.begin());
+  auto prefix = longer.run(DType::kBF16);
+  const auto want = shorter.run(DType::kBF16);
+  prefix.resize(want.size());
+  EXPECT_TRUE(bit_equal(prefix, want));
+}
+
+}  // namespace
+}  // namespace palimpsest
