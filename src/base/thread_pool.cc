@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <set>
 #include <string>
@@ -12,14 +13,27 @@
 namespace palimpsest::base {
 namespace {
 
-// Some 50 microseconds of spinning: longer than the serial gaps between two ops of a decode step, shorter than anything a person
-// or a neighbour process would notice.
-constexpr int kSpins = 2000;
+// Between two ops of a decode step lie a few microseconds, between two tokens some tens: waiting for that long must not cost a wake-up,
+// which takes longer than many an op. So a waiting thread polls; after every few hundred polls it offers its core to whoever else
+// is ready, so that more threads than free cores still make progress; and after two idle milliseconds a worker sleeps.
+constexpr int kPollsPerYield = 200;
+constexpr auto kIdleBeforeSleep = std::chrono::milliseconds(2);
 
 void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+/// Polls kPollsPerYield times, then yields once; true as soon as `ready` is.
+template <class Ready>
+bool poll(Ready ready) {
+  for (int i = 0; i < kPollsPerYield; ++i) {
+    if (ready()) return true;
+    pause_briefly();
+  }
+  std::this_thread::yield();
+  return ready();
 }
 
 }  // namespace
@@ -59,9 +73,7 @@ void ThreadPool::run(std::int64_t n, std::int64_t grain, TaskFn fn, void* contex
     wake_.notify_all();
   }
   work_on_part(0);
-  for (int spin = 0; pending_.load(std::memory_order_acquire) != 0; ++spin) {
-    if (spin < kSpins) pause_briefly();
-    else std::this_thread::yield();
+  while (!poll([this] { return pending_.load(std::memory_order_acquire) == 0; })) {
   }
 }
 
@@ -72,10 +84,10 @@ void ThreadPool::work_on_part(int thread) {
 }
 
 bool ThreadPool::wait_for_task(std::uint64_t seen) {
-  for (int spin = 0; spin < kSpins; ++spin) {
-    if (generation_.load(std::memory_order_acquire) != seen) return !stop_.load();
-    pause_briefly();
-  }
+  const auto sleep_at = std::chrono::steady_clock::now() + kIdleBeforeSleep;
+  do {
+    if (poll([&] { return generation_.load(std::memory_order_acquire) != seen; })) return !stop_.load();
+  } while (std::chrono::steady_clock::now() < sleep_at);
   std::unique_lock lock(mutex_);
   sleeping_.fetch_add(1);
   wake_.wait(lock, [&] { return generation_.load() != seen; });

@@ -15,7 +15,7 @@ namespace palimpsest::base {
 /// so results cannot depend on timing. (They must not depend on n either: that is the kernels' promise, which keep the order of
 /// every sum inside one index.)
 ///
-/// The calling thread works too, as thread 0; a pool of size 1 starts no threads. Workers spin for a short while after a task,
+/// The calling thread works too, as thread 0; a pool of size 1 starts no threads. Workers poll for a while after a task,
 /// then sleep. parallel_for allocates nothing. One caller at a time: a pool belongs to one forward pass. Tasks must not throw.
 class ThreadPool {
  public:
