@@ -84,6 +84,7 @@ started=$(date +%s)
 part "configure release" configure release
 part "build release" build release
 python3 scripts/slowest_files.py build/release/.ninja_log "$started"
+say "running with $(build/release/bin/palimpsest --version)"
 
 if [ "$long" = yes ]; then
   part "test scalar kernels" env PALIMPSEST_TARGET=SCALAR ctest --test-dir build/release --output-on-failure -j "$jobs" -L "$numeric_labels" -LE '^long$'

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cli/aliases.h"
 #include "cli/flags.h"
+#include "machine/machine.h"
 
 namespace palimpsest::cli {
 namespace {
@@ -108,7 +109,7 @@ std::variant<Options, Message> parse_command_line(std::vector<std::string> argum
   const std::string first = arguments[0];
   if (first == "-h" || first == "--help" || first == "help") return Message{overview()};
   if (first == "--version" || first == "version")
-    return Message{"palimpsest " PALIMPSEST_VERSION "\n"};
+    return Message{fmt::format("palimpsest {} ({} kernels)\n", PALIMPSEST_VERSION, probe_machine().target)};
   if (first == "--dump-flags") return Message{dump_flags()};
   const CommandInfo& command = find_command(first);
   arguments.erase(arguments.begin());
@@ -132,7 +133,7 @@ std::variant<Options, Message> parse_command_line(std::vector<std::string> argum
   } catch (const CLI::CallForHelp&) {
     return Message{app.help()};
   } catch (const CLI::CallForVersion&) {
-    return Message{"palimpsest " PALIMPSEST_VERSION "\n"};
+    return Message{fmt::format("palimpsest {} ({} kernels)\n", PALIMPSEST_VERSION, probe_machine().target)};
   } catch (const CLI::ExtrasError&) {
     const std::string extra = app.remaining().empty() ? "" : app.remaining().front();
     if (extra.starts_with("-"))
