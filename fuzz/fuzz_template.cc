@@ -1,5 +1,6 @@
-// A chat template out of arbitrary bytes, rendered with a small chat: refused with an Error, or a text within the limits.
-// What follows the first zero byte, if it is a JSON object, replaces that chat.
+// A chat template out of arbitrary bytes, rendered with a small chat: refused with an Error, or a
+// text within the limits. What follows the first zero byte, if it is a JSON object, replaces that
+// chat.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace palimpsest;
-  static const auto kChat = nlohmann::ordered_json::parse(R"({"messages": [{"role": "user", "content": "Grüße 😀\n"},
+  static const auto kChat =
+      nlohmann::ordered_json::parse(R"({"messages": [{"role": "user", "content": "Grüße 😀\n"},
       {"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {"b": 1, "A": [1.5, true]}}}]},
       {"role": "tool", "content": [{"type": "text", "text": "x"}]}], "tools": [{"a": {}}], "add_generation_prompt": true, "n": -3})");
   std::string_view source(reinterpret_cast<const char*>(data), size);
@@ -27,7 +29,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   text::TemplateOptions options;
-  options.limits = {.steps = 200'000, .depth = 400, .output_bytes = 1 << 20, .value_bytes = 8 << 20,
+  options.limits = {.steps = 200'000,
+                    .depth = 400,
+                    .output_bytes = 1 << 20,
+                    .value_bytes = 8 << 20,
                     .wall_time = std::chrono::milliseconds(2000)};
   options.now.tm_mday = 1;
   const auto text = parsed->render(context, options);

@@ -31,7 +31,8 @@ namespace {
 
 bool is_hashable(const Value& key) {
   return !key.is(Kind::kList) && !key.is(Kind::kDict) && !key.is(Kind::kView) &&
-         (!key.is(Kind::kTuple) || std::all_of(key.list->items.begin(), key.list->items.end(), is_hashable));
+         (!key.is(Kind::kTuple) ||
+          std::all_of(key.list->items.begin(), key.list->items.end(), is_hashable));
 }
 
 }  // namespace
@@ -60,7 +61,8 @@ Value Evaluator::python_attribute(const Value& object, const Value& name) {
         fmt::format("access to attribute '{}' of '{}' object is unsafe.", text, type_name(object)));
   }
   if (object.is(Kind::kNamespace)) {
-    for (const NamespaceEntry* entry = object.name_space->first; entry != nullptr; entry = entry->next) {
+    for (const NamespaceEntry* entry = object.name_space->first; entry != nullptr;
+         entry = entry->next) {
       budget_.step();
       if (entry->name == text) return entry->value;
     }
@@ -81,8 +83,10 @@ Value Evaluator::loop_attribute(LoopState& loop, const Value& loop_value, const 
   if (text == "first") return Value::of_bool(loop.index0() == 0);
   if (text == "last") return Value::of_bool(loop.is_last());
   if (text == "length") return Value::of_int(static_cast<std::int64_t>(loop.length()));
-  if (text == "revindex0") return Value::of_int(static_cast<std::int64_t>(loop.length()) - loop.index0() - 1);
-  if (text == "revindex") return Value::of_int(static_cast<std::int64_t>(loop.length()) - loop.index0());
+  if (text == "revindex0")
+    return Value::of_int(static_cast<std::int64_t>(loop.length()) - loop.index0() - 1);
+  if (text == "revindex")
+    return Value::of_int(static_cast<std::int64_t>(loop.length()) - loop.index0());
   if (text == "depth0") return Value::of_int(0);  // of recursion, which there is none
   if (text == "depth") return Value::of_int(1);
   if (text == "previtem") {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory that is given back all at once. The syntax tree of a template lives in one, the values of a rendering in another:
-// nothing in them owns anything, so cycles and sharing cost nothing.
+// Memory that is given back all at once. The syntax tree of a template lives in one, the values of
+// a rendering in another: nothing in them owns anything, so cycles and sharing cost nothing.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,7 +19,9 @@ class Arena {
   void* allocate(std::size_t bytes, std::size_t alignment) {
     std::size_t start = (used_ + alignment - 1) & ~(alignment - 1);
     if (blocks_.empty() || start > size_ || bytes > size_ - start) {
-      size_ = std::max(bytes, std::min<std::size_t>(std::size_t{4096} << std::min<std::size_t>(blocks_.size(), 8), 1 << 20));
+      size_ = std::max(bytes,
+                       std::min<std::size_t>(
+                           std::size_t{4096} << std::min<std::size_t>(blocks_.size(), 8), 1 << 20));
       blocks_.push_back(std::make_unique_for_overwrite<std::byte[]>(size_));
       start = 0;
     }
@@ -58,7 +60,8 @@ class Arena {
   }
 
  private:
-  std::vector<std::unique_ptr<std::byte[]>> blocks_;  // of the newest, `used_` of `size_` bytes are taken
+  std::vector<std::unique_ptr<std::byte[]>>
+      blocks_;  // of the newest, `used_` of `size_` bytes are taken
   std::size_t used_ = 0;
   std::size_t size_ = 0;
 };

@@ -8,7 +8,8 @@ namespace palimpsest::text::jinja {
 
 void Budget::look() {
   if (steps_ > limits_.steps) {
-    throw make_error(ErrorCode::kInvalidRequest, "the template takes more than {} steps", limits_.steps);
+    throw make_error(ErrorCode::kInvalidRequest, "the template takes more than {} steps",
+                     limits_.steps);
   }
   if (std::chrono::steady_clock::now() > deadline_) {
     throw make_error(ErrorCode::kInvalidRequest, "the template takes longer than {} ms",

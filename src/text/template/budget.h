@@ -1,7 +1,7 @@
 #pragma once
 
-// What a rendering has spent. Every loop over something a template controls goes through step(), every byte of a value
-// through charge().
+// What a rendering has spent. Every loop over something a template controls goes through step(),
+// every byte of a value through charge().
 
 #include <chrono>
 #include <cstdint>

@@ -11,16 +11,18 @@ namespace {
 
 template <std::size_t N>
 const char* find_special(const CaseSpecial (&table)[N], char32_t c) {
-  const auto* at = std::lower_bound(std::begin(table), std::end(table), c,
-                                    [](const CaseSpecial& s, char32_t code) { return s.code < code; });
+  const auto* at =
+      std::lower_bound(std::begin(table), std::end(table), c,
+                       [](const CaseSpecial& s, char32_t code) { return s.code < code; });
   return at != std::end(table) && at->code == c ? at->utf8 : nullptr;
 }
 
 template <std::size_t N>
 char32_t map_run(const CaseRun (&table)[N], char32_t c) {
   // Runs may interleave (every second letter of an alphabet), so a few neighbours are looked at.
-  const auto* after = std::upper_bound(std::begin(table), std::end(table), c,
-                                       [](char32_t code, const CaseRun& run) { return code < run.first; });
+  const auto* after =
+      std::upper_bound(std::begin(table), std::end(table), c,
+                       [](char32_t code, const CaseRun& run) { return code < run.first; });
   for (const auto* run = after; run != std::begin(table) && after - run < 4;) {
     --run;
     if (c <= run->last && (c - run->first) % run->stride == 0) {
@@ -57,7 +59,8 @@ constexpr std::string_view kFinalSigma = "\xcf\x82";
 
 /// Lower case of the unit at `text[i]`: a capital sigma that ends a word is written as final sigma.
 void append_lower_at(std::string_view text, std::size_t i, Utf8Unit unit, std::string& out) {
-  if (unit.code_point == kSigma && i > 0 && is_cased(next_utf8(last_character(text.substr(0, i))).code_point)) {
+  if (unit.code_point == kSigma && i > 0 &&
+      is_cased(next_utf8(last_character(text.substr(0, i))).code_point)) {
     const std::string_view rest = text.substr(i + unit.size);
     if (rest.empty() || !is_cased(next_utf8(rest).code_point)) {
       out += kFinalSigma;
@@ -76,18 +79,22 @@ void for_each_unit(std::string_view text, F&& f) {
   }
 }
 
-bool holds(std::string_view set, std::string_view character) { return set.find(character) != set.npos; }
+bool holds(std::string_view set, std::string_view character) {
+  return set.find(character) != set.npos;
+}
 
 }  // namespace
 
 bool is_space(char32_t c) {
   return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+         c == 0x3000;
 }
 
 bool is_printable(char32_t c) {
-  const auto* after = std::upper_bound(std::begin(kUnprintable), std::end(kUnprintable), c,
-                                       [](char32_t code, const CodeRange& range) { return code < range.first; });
+  const auto* after =
+      std::upper_bound(std::begin(kUnprintable), std::end(kUnprintable), c,
+                       [](char32_t code, const CodeRange& range) { return code < range.first; });
   return after == std::begin(kUnprintable) || c > std::prev(after)->last;
 }
 
@@ -128,8 +135,9 @@ std::string_view strip_back(std::string_view text, std::string_view set) {
 }
 
 std::size_t count_characters(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
 }
 
 std::size_t character_offset(std::string_view text, std::size_t index) {
@@ -179,7 +187,8 @@ std::string title_case(std::string_view text) {
 
 bool is_cased(char32_t c) {
   return find_special(kUpperSpecials, c) != nullptr || find_special(kTitleSpecials, c) != nullptr ||
-         find_special(kLowerSpecials, c) != nullptr || map_run(kUpperRuns, c) != c || map_run(kLowerRuns, c) != c;
+         find_special(kLowerSpecials, c) != nullptr || map_run(kUpperRuns, c) != c ||
+         map_run(kLowerRuns, c) != c;
 }
 
 }  // namespace palimpsest::text::jinja

@@ -6,8 +6,13 @@
 
 namespace palimpsest::text::jinja {
 
-Evaluator::Evaluator(const Program& program, const nlohmann::ordered_json& context, const TemplateOptions& options)
-    : program_(program), options_(options), budget_(options.limits), heap_(budget_), globals_(program.names.size()) {
+Evaluator::Evaluator(const Program& program, const nlohmann::ordered_json& context,
+                     const TemplateOptions& options)
+    : program_(program),
+      options_(options),
+      budget_(options.limits),
+      heap_(budget_),
+      globals_(program.names.size()) {
   for (std::size_t symbol = 0; symbol < globals_.size(); ++symbol) {
     const auto member = context.find(std::string(program.names[symbol]));
     if (member != context.end()) globals_[symbol] = heap_.from_json(*member);
@@ -20,7 +25,8 @@ std::string Evaluator::run() {
 }
 
 void Evaluator::refuse_depth() const {
-  raise("the template nests more than {} levels of blocks, expressions and macro calls", budget_.limits().depth);
+  raise("the template nests more than {} levels of blocks, expressions and macro calls",
+        budget_.limits().depth);
 }
 
 Value Evaluator::evaluate(const Expression& expression) {
@@ -32,26 +38,36 @@ Value Evaluator::evaluate(const Expression& expression) {
 
 Value Evaluator::evaluate_kind(const Expression& expression) {
   switch (expression.kind) {
-    case ExpressionKind::kLiteral: return static_cast<const Literal&>(expression).value;
-    case ExpressionKind::kName: return evaluate_name(static_cast<const Name&>(expression));
-    case ExpressionKind::kList: return evaluate_sequence(static_cast<const Sequence&>(expression), Kind::kList);
-    case ExpressionKind::kTuple: return evaluate_sequence(static_cast<const Sequence&>(expression), Kind::kTuple);
-    case ExpressionKind::kDict: return evaluate_dict(static_cast<const DictLiteral&>(expression));
-    case ExpressionKind::kUnary: return evaluate_unary(static_cast<const Unary&>(expression));
+    case ExpressionKind::kLiteral:
+      return static_cast<const Literal&>(expression).value;
+    case ExpressionKind::kName:
+      return evaluate_name(static_cast<const Name&>(expression));
+    case ExpressionKind::kList:
+      return evaluate_sequence(static_cast<const Sequence&>(expression), Kind::kList);
+    case ExpressionKind::kTuple:
+      return evaluate_sequence(static_cast<const Sequence&>(expression), Kind::kTuple);
+    case ExpressionKind::kDict:
+      return evaluate_dict(static_cast<const DictLiteral&>(expression));
+    case ExpressionKind::kUnary:
+      return evaluate_unary(static_cast<const Unary&>(expression));
     case ExpressionKind::kBinary: {
       const auto& binary = static_cast<const Binary&>(expression);
       const Value left = evaluate(*binary.left);
       return arithmetic(binary.op, left, evaluate(*binary.right), heap_);
     }
-    case ExpressionKind::kConcat: return evaluate_concat(static_cast<const Sequence&>(expression));
+    case ExpressionKind::kConcat:
+      return evaluate_concat(static_cast<const Sequence&>(expression));
     case ExpressionKind::kAnd:
     case ExpressionKind::kOr: {
       const auto& operands = static_cast<const Sequence&>(expression).items;
       const Value left = evaluate(*operands[0]);
-      return is_true(left) == (expression.kind == ExpressionKind::kOr) ? left : evaluate(*operands[1]);
+      return is_true(left) == (expression.kind == ExpressionKind::kOr) ? left
+                                                                       : evaluate(*operands[1]);
     }
-    case ExpressionKind::kCompare: return evaluate_compare(static_cast<const Compare&>(expression));
-    case ExpressionKind::kConditional: return evaluate_conditional(static_cast<const Sequence&>(expression));
+    case ExpressionKind::kCompare:
+      return evaluate_compare(static_cast<const Compare&>(expression));
+    case ExpressionKind::kConditional:
+      return evaluate_conditional(static_cast<const Sequence&>(expression));
     case ExpressionKind::kAttribute: {
       const auto& attribute = static_cast<const Attribute&>(expression);
       return get_attribute(evaluate(*attribute.object), attribute.name);
@@ -61,10 +77,14 @@ Value Evaluator::evaluate_kind(const Expression& expression) {
       const Value object = evaluate(*item.object);
       return get_item(object, evaluate(*item.index));
     }
-    case ExpressionKind::kSlice: return evaluate_slice(static_cast<const Slice&>(expression));
-    case ExpressionKind::kCall: return evaluate_call(static_cast<const Call&>(expression));
-    case ExpressionKind::kFilter: return evaluate_filter(static_cast<const FilterUse&>(expression));
-    case ExpressionKind::kTest: return evaluate_test(static_cast<const TestUse&>(expression));
+    case ExpressionKind::kSlice:
+      return evaluate_slice(static_cast<const Slice&>(expression));
+    case ExpressionKind::kCall:
+      return evaluate_call(static_cast<const Call&>(expression));
+    case ExpressionKind::kFilter:
+      return evaluate_filter(static_cast<const FilterUse&>(expression));
+    case ExpressionKind::kTest:
+      return evaluate_test(static_cast<const TestUse&>(expression));
   }
   return Value::none();
 }
@@ -98,9 +118,12 @@ Value Evaluator::evaluate_dict(const DictLiteral& literal) {
 Value Evaluator::evaluate_unary(const Unary& unary) {
   const Value operand = evaluate(*unary.operand);
   switch (unary.op) {
-    case Operator::kNot: return Value::of_bool(!is_true(operand));
-    case Operator::kNegate: return negate(operand);
-    default: return positive(operand);
+    case Operator::kNot:
+      return Value::of_bool(!is_true(operand));
+    case Operator::kNegate:
+      return negate(operand);
+    default:
+      return positive(operand);
   }
 }
 
@@ -116,11 +139,20 @@ Value Evaluator::evaluate_compare(const Compare& compare) {
   for (std::size_t i = 0; result && i < compare.ops.size(); ++i) {
     const Value right = evaluate(*compare.rest[i]);
     switch (compare.ops[i]) {
-      case Operator::kEqual: result = equal(left, right, budget_); break;
-      case Operator::kNotEqual: result = !equal(left, right, budget_); break;
-      case Operator::kIn: result = contains(right, left, heap_); break;
-      case Operator::kNotIn: result = !contains(right, left, heap_); break;
-      default: result = ordered(compare.ops[i], left, right, budget_);
+      case Operator::kEqual:
+        result = equal(left, right, budget_);
+        break;
+      case Operator::kNotEqual:
+        result = !equal(left, right, budget_);
+        break;
+      case Operator::kIn:
+        result = contains(right, left, heap_);
+        break;
+      case Operator::kNotIn:
+        result = !contains(right, left, heap_);
+        break;
+      default:
+        result = ordered(compare.ops[i], left, right, budget_);
     }
     left = right;
   }
@@ -130,8 +162,9 @@ Value Evaluator::evaluate_compare(const Compare& compare) {
 Value Evaluator::evaluate_conditional(const Sequence& conditional) {
   if (is_true(evaluate(*conditional.items[1]))) return evaluate(*conditional.items[0]);
   if (conditional.items[2] != nullptr) return evaluate(*conditional.items[2]);
-  return heap_.undefined(fmt::format("the inline if-expression on line {} evaluated to false and no else section was defined.",
-                                     conditional.line));
+  return heap_.undefined(fmt::format(
+      "the inline if-expression on line {} evaluated to false and no else section was defined.",
+      conditional.line));
 }
 
 Value Evaluator::evaluate_slice(const Slice& node) {
@@ -141,7 +174,9 @@ Value Evaluator::evaluate_slice(const Slice& node) {
   return slice(object, start, stop, evaluate_optional(node.step), heap_);
 }
 
-Value Evaluator::evaluate_filter(const FilterUse& filter) { return apply_filter(filter, evaluate(*filter.input)); }
+Value Evaluator::evaluate_filter(const FilterUse& filter) {
+  return apply_filter(filter, evaluate(*filter.input));
+}
 
 Value Evaluator::apply_filter(const FilterUse& filter, const Value& input) {
   const ArgumentLists arguments = evaluate_arguments(filter.arguments);

@@ -16,7 +16,9 @@ Evaluator::Flow Evaluator::execute(Body body) {
 
 Evaluator::Flow Evaluator::execute_kind(const Statement& statement) {
   switch (statement.kind) {
-    case StatementKind::kText: write(static_cast<const Text&>(statement).text); break;
+    case StatementKind::kText:
+      write(static_cast<const Text&>(statement).text);
+      break;
     case StatementKind::kOutput: {
       const Value value = evaluate(*static_cast<const Output&>(statement).value);
       value.is_text() ? write(value.text()) : write(to_str(value, budget_));
@@ -26,24 +28,35 @@ Evaluator::Flow Evaluator::execute_kind(const Statement& statement) {
       const auto& node = static_cast<const If&>(statement);
       return execute(is_true(evaluate(*node.test)) ? node.then : node.otherwise);
     }
-    case StatementKind::kFor: return execute_for(static_cast<const For&>(statement));
+    case StatementKind::kFor:
+      return execute_for(static_cast<const For&>(statement));
     case StatementKind::kSet: {
       const auto& node = static_cast<const Set&>(statement);
       assign(*node.target, evaluate(*node.value));
       break;
     }
-    case StatementKind::kBlockSet: execute_block_set(static_cast<const BlockSet&>(statement)); break;
-    case StatementKind::kWith: return execute_with(static_cast<const With&>(statement));
+    case StatementKind::kBlockSet:
+      execute_block_set(static_cast<const BlockSet&>(statement));
+      break;
+    case StatementKind::kWith:
+      return execute_with(static_cast<const With&>(statement));
     case StatementKind::kMacro: {
       const auto& node = static_cast<const MacroDefinition&>(statement);
       set_variable(node.symbol, make_macro(node));
       break;
     }
-    case StatementKind::kCallBlock: execute_call_block(static_cast<const CallBlock&>(statement)); break;
-    case StatementKind::kFilterBlock: execute_filter_block(static_cast<const FilterBlock&>(statement)); break;
-    case StatementKind::kScope: return execute_in_scope(static_cast<const ScopeBlock&>(statement).body);
-    case StatementKind::kBreak: return Flow::kBreak;
-    case StatementKind::kContinue: return Flow::kContinue;
+    case StatementKind::kCallBlock:
+      execute_call_block(static_cast<const CallBlock&>(statement));
+      break;
+    case StatementKind::kFilterBlock:
+      execute_filter_block(static_cast<const FilterBlock&>(statement));
+      break;
+    case StatementKind::kScope:
+      return execute_in_scope(static_cast<const ScopeBlock&>(statement).body);
+    case StatementKind::kBreak:
+      return Flow::kBreak;
+    case StatementKind::kContinue:
+      return Flow::kContinue;
   }
   return Flow::kNormal;
 }
@@ -151,18 +164,25 @@ void Evaluator::write(std::string_view text) {
   out_->append(text);
 }
 
-// ---- variables ----------------------------------------------------------------------------------------------------------
+// ---- variables
+// ----------------------------------------------------------------------------------------------------------
 
 void Evaluator::assign(const Target& target, const Value& value) {
   switch (target.kind) {
-    case Target::Kind::kName: set_variable(target.symbol, value); return;
-    case Target::Kind::kNamespace: assign_attribute(target, value); return;
+    case Target::Kind::kName:
+      set_variable(target.symbol, value);
+      return;
+    case Target::Kind::kNamespace:
+      assign_attribute(target, value);
+      return;
     case Target::Kind::kTuple: {
       const auto items = iterate(value, heap_);
       if (items.size() < target.items.size()) {
-        raise("not enough values to unpack (expected {}, got {})", target.items.size(), items.size());
+        raise("not enough values to unpack (expected {}, got {})", target.items.size(),
+              items.size());
       }
-      if (items.size() > target.items.size()) raise("too many values to unpack (expected {})", target.items.size());
+      if (items.size() > target.items.size())
+        raise("too many values to unpack (expected {})", target.items.size());
       for (std::size_t i = 0; i < items.size(); ++i) assign(*target.items[i], items[i]);
     }
   }
@@ -228,7 +248,8 @@ Scope* Evaluator::enter_scope(Scope* parent) {
 
 void Evaluator::leave_scope(Scope* scope) {
   if (scope->captured) return;
-  for (Binding* binding = scope->first; binding != nullptr; binding = binding->next) free_bindings_.push_back(binding);
+  for (Binding* binding = scope->first; binding != nullptr; binding = binding->next)
+    free_bindings_.push_back(binding);
   free_scopes_.push_back(scope);
 }
 

@@ -15,12 +15,13 @@
 
 namespace palimpsest::text::jinja {
 
-/// One rendering: walks the tree, holds the variables, writes the text. Throws Error; line() is then where.
-/// Expressions are in evaluate_expression.cc, statements in evaluate_statement.cc, calls in evaluate_call.cc, attributes and
-/// elements in access.cc.
+/// One rendering: walks the tree, holds the variables, writes the text. Throws Error; line() is
+/// then where. Expressions are in evaluate_expression.cc, statements in evaluate_statement.cc,
+/// calls in evaluate_call.cc, attributes and elements in access.cc.
 class Evaluator {
  public:
-  Evaluator(const Program& program, const nlohmann::ordered_json& context, const TemplateOptions& options);
+  Evaluator(const Program& program, const nlohmann::ordered_json& context,
+            const TemplateOptions& options);
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
@@ -31,7 +32,8 @@ class Evaluator {
   Heap& heap() { return heap_; }
   Budget& budget() { return budget_; }
   const std::tm& now() const { return options_.now; }
-  /// object.name and object[key], with jinja2's order of attribute and element; undefined if there is none.
+  /// object.name and object[key], with jinja2's order of attribute and element; undefined if there
+  /// is none.
   Value get_attribute(const Value& object, const Value& name);
   Value get_item(const Value& object, const Value& key);
 
@@ -60,7 +62,9 @@ class Evaluator {
   // ---- expressions ----
   Value evaluate(const Expression& expression);
   Value evaluate_kind(const Expression& expression);
-  Value evaluate_optional(const Expression* expression) { return expression ? evaluate(*expression) : Value(); }
+  Value evaluate_optional(const Expression* expression) {
+    return expression ? evaluate(*expression) : Value();
+  }
   Value evaluate_name(const Name& name);
   Value evaluate_sequence(const Sequence& sequence, Kind kind);
   Value evaluate_dict(const DictLiteral& literal);
@@ -117,8 +121,9 @@ class Evaluator {
   const TemplateOptions& options_;
   Budget budget_;
   Heap heap_;
-  std::vector<Value> globals_;  // by Symbol: the context, then what the template sets outside every block
-  Scope* scope_ = nullptr;      // the innermost block; null outside all
+  std::vector<Value>
+      globals_;  // by Symbol: the context, then what the template sets outside every block
+  Scope* scope_ = nullptr;  // the innermost block; null outside all
   std::vector<Scope*> free_scopes_;
   std::vector<Binding*> free_bindings_;
   std::deque<LoopState> loops_;  // kept: a template may keep `loop` in a namespace
@@ -128,17 +133,21 @@ class Evaluator {
   int line_ = 1;
 };
 
-/// `arguments` in the order of `names`; kMissing where not given. Raises for too many, unknown or doubly given ones, and
-/// where one of the first `required` is missing. `function` is named in the error.
+/// `arguments` in the order of `names`; kMissing where not given. Raises for too many, unknown or
+/// doubly given ones, and where one of the first `required` is missing. `function` is named in the
+/// error.
 template <std::size_t N>
-std::array<Value, N> read_arguments(std::string_view function, const Arguments& arguments, const std::array<std::string_view, N>& names,
-                          std::size_t required = 0);
-void read_arguments_into(std::string_view function, const Arguments& arguments, std::span<const std::string_view> names,
-               std::size_t required, std::span<Value> out);
+std::array<Value, N> read_arguments(std::string_view function, const Arguments& arguments,
+                                    const std::array<std::string_view, N>& names,
+                                    std::size_t required = 0);
+void read_arguments_into(std::string_view function, const Arguments& arguments,
+                         std::span<const std::string_view> names, std::size_t required,
+                         std::span<Value> out);
 
 template <std::size_t N>
-std::array<Value, N> read_arguments(std::string_view function, const Arguments& arguments, const std::array<std::string_view, N>& names,
-                          std::size_t required) {
+std::array<Value, N> read_arguments(std::string_view function, const Arguments& arguments,
+                                    const std::array<std::string_view, N>& names,
+                                    std::size_t required) {
   std::array<Value, N> out;
   read_arguments_into(function, arguments, names, required, out);
   return out;

@@ -26,7 +26,8 @@ Value mapped(Evaluator& e, const Value& input, const Arguments& arguments) {
   return e.heap().text(change(to_str(input, e.budget())), input.is_text() && input.is_markup);
 }
 
-/// The filter `title`: unlike str.title(), a word begins after white space, '-', or an opening bracket.
+/// The filter `title`: unlike str.title(), a word begins after white space, '-', or an opening
+/// bracket.
 std::string title_words(std::string_view text) {
   std::string out;
   std::size_t start = 0;
@@ -39,7 +40,8 @@ std::string title_words(std::string_view text) {
   };
   // Runs of separators and of other characters in turn; a run of separators has no case.
   const auto is_separator = [](std::string_view rest) {
-    return std::string_view("-({[<").find(rest[0]) != std::string_view::npos || strip_front(rest).size() < rest.size();
+    return std::string_view("-({[<").find(rest[0]) != std::string_view::npos ||
+           strip_front(rest).size() < rest.size();
   };
   bool in_separators = false;
   for (std::size_t i = 0; i < text.size(); i += character_offset(text.substr(i), 1)) {
@@ -76,15 +78,18 @@ Value escape(Evaluator& e, const Value& input, const Arguments& arguments) {
 }
 
 Value replace(Evaluator& e, const Value& input, const Arguments& arguments) {
-  const auto [from, to, count] = read_arguments("replace", arguments, std::array<Names, 3>{"old", "new", "count"}, 2);
-  const Value values[] = {to_text(from, e.heap()), to_text(to, e.heap()), count.is(Kind::kMissing) ? Value::none() : count};
+  const auto [from, to, count] =
+      read_arguments("replace", arguments, std::array<Names, 3>{"old", "new", "count"}, 2);
+  const Value values[] = {to_text(from, e.heap()), to_text(to, e.heap()),
+                          count.is(Kind::kMissing) ? Value::none() : count};
   const Value text = to_text(input, e.heap());
   const std::size_t given = values[2].is(Kind::kNone) ? 2 : 3;
   return find_method(text, "replace")->function(e, text, {std::span(values, given), {}});
 }
 
 Value indent(Evaluator& e, const Value& input, const Arguments& arguments) {
-  const auto [width, first, blank] = read_arguments("indent", arguments, std::array<Names, 3>{"width", "first", "blank"});
+  const auto [width, first, blank] =
+      read_arguments("indent", arguments, std::array<Names, 3>{"width", "first", "blank"});
   if (!input.is_text()) raise("the filter 'indent' takes a string, not '{}'", type_name(input));
   refuse_markup(input, "indent");
   std::string indention(4, ' ');
@@ -94,7 +99,8 @@ Value indent(Evaluator& e, const Value& input, const Arguments& arguments) {
     indention = repeat_space(e.budget(), integer_argument(width));
   }
   std::string out = is_true(first) ? indention : std::string();
-  const std::string with_newline = std::string(input.text()) + "\n";  // so that a last empty line counts
+  const std::string with_newline =
+      std::string(input.text()) + "\n";  // so that a last empty line counts
   bool is_first = true;
   for (const std::string_view line : split_lines(with_newline, false)) {
     if (!is_first) {
@@ -110,7 +116,8 @@ Value indent(Evaluator& e, const Value& input, const Arguments& arguments) {
 }
 
 Value default_value(Evaluator& e, const Value& input, const Arguments& arguments) {
-  const auto [value, boolean] = read_arguments("default", arguments, std::array<Names, 2>{"default_value", "boolean"});
+  const auto [value, boolean] =
+      read_arguments("default", arguments, std::array<Names, 2>{"default_value", "boolean"});
   if (!input.is(Kind::kUndefined) && (!is_true(boolean) || is_true(input))) return input;
   return value.is(Kind::kMissing) ? e.heap().text("") : value;
 }
@@ -128,7 +135,8 @@ std::optional<double> parse_float(std::string_view text) {
   text = strip_front(strip_back(text));
   std::string digits;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool between = i > 0 && i + 1 < text.size() && std::isdigit(static_cast<unsigned char>(text[i - 1])) &&
+    const bool between = i > 0 && i + 1 < text.size() &&
+                         std::isdigit(static_cast<unsigned char>(text[i - 1])) &&
                          std::isdigit(static_cast<unsigned char>(text[i + 1]));
     if (text[i] != '_' || !between) digits += text[i];
   }
@@ -143,7 +151,8 @@ std::optional<double> parse_float(std::string_view text) {
 
 std::optional<std::int64_t> truncated(double value) {
   if (!std::isfinite(value)) return std::nullopt;
-  if (std::fabs(value) >= 0x1p63) raise_unsupported("the integer part of {} has more than 63 bits", value);
+  if (std::fabs(value) >= 0x1p63)
+    raise_unsupported("the integer part of {} has more than 63 bits", value);
   return static_cast<std::int64_t>(value);
 }
 
@@ -158,7 +167,8 @@ std::optional<std::int64_t> parse_integer(std::string_view text, int base) {
   if (text.size() > 1 && text[0] == '0') {
     const char letter = static_cast<char>(text[1] | 0x20);
     const int prefix_base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
-    if (prefix_base != 0 && prefix_base == base) text.remove_prefix(text.size() > 2 && text[2] == '_' ? 3 : 2);
+    if (prefix_base != 0 && prefix_base == base)
+      text.remove_prefix(text.size() > 2 && text[2] == '_' ? 3 : 2);
   }
   std::string digits = negative ? "-" : "";
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -167,14 +177,17 @@ std::optional<std::int64_t> parse_integer(std::string_view text, int base) {
     digits += text[i];
   }
   std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-  if (error == std::errc::result_out_of_range) raise_unsupported("the integer {} has more than 63 bits", digits);
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+  if (error == std::errc::result_out_of_range)
+    raise_unsupported("the integer {} has more than 63 bits", digits);
   if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
   return value;
 }
 
 Value to_int(Evaluator&, const Value& input, const Arguments& arguments) {
-  const auto [given, base] = read_arguments("int", arguments, std::array<Names, 2>{"default", "base"});
+  const auto [given, base] =
+      read_arguments("int", arguments, std::array<Names, 2>{"default", "base"});
   const Value fallback = given.is(Kind::kMissing) ? Value::of_int(0) : given;
   require_defined(input);
   if (input.is_integral()) return Value::of_int(input.as_integer());
@@ -184,7 +197,8 @@ Value to_int(Evaluator&, const Value& input, const Arguments& arguments) {
     value = truncated(input.real);
   } else if (input.is_text()) {
     const std::int64_t radix = base.is(Kind::kMissing) ? 10 : integer_argument(base);
-    if (radix < 2 || radix > 36) raise_unsupported("the base {} of the filter 'int' is not supported", radix);
+    if (radix < 2 || radix > 36)
+      raise_unsupported("the base {} of the filter 'int' is not supported", radix);
     value = parse_integer(input.text(), static_cast<int>(radix));
     if (!value) {
       if (const auto real = parse_float(input.text())) value = truncated(*real);
@@ -204,17 +218,22 @@ Value to_float(Evaluator&, const Value& input, const Arguments& arguments) {
 }
 
 Value round(Evaluator&, const Value& input, const Arguments& arguments) {
-  const auto [precision, method] = read_arguments("round", arguments, std::array<Names, 2>{"precision", "method"});
+  const auto [precision, method] =
+      read_arguments("round", arguments, std::array<Names, 2>{"precision", "method"});
   require_defined(input);
   if (!input.is_number()) raise("type {} doesn't define __round__ method", type_name(input));
   const std::int64_t digits = precision.is(Kind::kMissing) ? 0 : integer_argument(precision);
   const std::string_view how = method.is_text() ? method.text() : "common";
-  if (how != "common" && how != "ceil" && how != "floor") raise("method must be common, ceil or floor");
-  if (digits < 0 || digits > 22) raise_unsupported("the precision {} of the filter 'round' is not supported", digits);
+  if (how != "common" && how != "ceil" && how != "floor")
+    raise("method must be common, ceil or floor");
+  if (digits < 0 || digits > 22)
+    raise_unsupported("the precision {} of the filter 'round' is not supported", digits);
   if (how == "common") {
     if (input.is_integral()) return Value::of_int(input.as_integer());
-    // The decimal that lies nearest to the exact binary value, ties to even: what Python's round() gives.
-    return Value::of_float(std::strtod(fmt::format("{:.{}f}", input.real, digits).c_str(), nullptr));
+    // The decimal that lies nearest to the exact binary value, ties to even: what Python's round()
+    // gives.
+    return Value::of_float(
+        std::strtod(fmt::format("{:.{}f}", input.real, digits).c_str(), nullptr));
   }
   const double scale = std::pow(10.0, static_cast<double>(digits));
   const double scaled = input.as_double() * scale;
@@ -224,16 +243,20 @@ Value round(Evaluator&, const Value& input, const Arguments& arguments) {
 
 Value format(Evaluator& e, const Value& input, const Arguments& arguments) {
   const Value pattern = to_text(input, e.heap());
-  if (arguments.named.empty()) return format_percent(pattern, e.heap().list(arguments.positional, Kind::kTuple), e.heap());
-  if (!arguments.positional.empty()) raise("can't handle positional and keyword arguments at the same time");
+  if (arguments.named.empty())
+    return format_percent(pattern, e.heap().list(arguments.positional, Kind::kTuple), e.heap());
+  if (!arguments.positional.empty())
+    raise("can't handle positional and keyword arguments at the same time");
   std::vector<DictEntry> entries;
-  for (const NamedValue& named : arguments.named) entries.push_back({e.heap().text(named.name), named.value});
+  for (const NamedValue& named : arguments.named)
+    entries.push_back({e.heap().text(named.name), named.value});
   return format_percent(pattern, e.heap().dict(entries), e.heap());
 }
 
 Value to_json(Evaluator& e, const Value& input, const Arguments& arguments) {
   const auto [ensure_ascii, indent, separators, sort_keys] =
-      read_arguments("tojson", arguments, std::array<Names, 4>{"ensure_ascii", "indent", "separators", "sort_keys"});
+      read_arguments("tojson", arguments,
+                     std::array<Names, 4>{"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonFormat format;
   format.ensure_ascii = is_true(ensure_ascii);
   format.sort_keys = is_true(sort_keys);
@@ -245,10 +268,12 @@ Value to_json(Evaluator& e, const Value& input, const Arguments& arguments) {
   format.has_indent = !indent.is(Kind::kMissing) && !indent.is(Kind::kNone);
   if (format.has_indent) format.item_separator = ",";
   constexpr std::size_t kMaxIndent = 1024;
-  if (format.indent.size() > kMaxIndent) raise_unsupported("an indent of more than {} bytes is not supported", kMaxIndent);
+  if (format.indent.size() > kMaxIndent)
+    raise_unsupported("an indent of more than {} bytes is not supported", kMaxIndent);
   if (!separators.is(Kind::kMissing) && !separators.is(Kind::kNone)) {
     const auto pair = iterate(separators, e.heap());
-    if (pair.size() != 2 || !pair[0].is_text() || !pair[1].is_text()) raise("separators of 'tojson' are a pair of strings");
+    if (pair.size() != 2 || !pair[0].is_text() || !pair[1].is_text())
+      raise("separators of 'tojson' are a pair of strings");
     format.item_separator = pair[0].text();
     format.key_separator = pair[1].text();
   }
@@ -265,7 +290,8 @@ Value word_count(Evaluator& e, const Value& input, const Arguments& arguments) {
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t size = character_offset(std::string_view(text).substr(i), 1);
     const unsigned char c = static_cast<unsigned char>(text[i]);
-    if (c >= 0x80) raise_unsupported("the filter 'wordcount' is not supported for text beyond ASCII");
+    if (c >= 0x80)
+      raise_unsupported("the filter 'wordcount' is not supported for text beyond ASCII");
     const bool is_word = std::isalnum(c) || c == '_';
     count += is_word && !in_word ? 1 : 0;
     in_word = is_word;
@@ -301,7 +327,8 @@ constexpr FilterFunction kFilters[] = {
 
 const FilterFunction* find_filter(std::string_view name) {
   const auto find = [&](std::span<const FilterFunction> table) -> const FilterFunction* {
-    const auto at = std::find_if(table.begin(), table.end(), [&](const FilterFunction& f) { return f.name == name; });
+    const auto at = std::find_if(table.begin(), table.end(),
+                                 [&](const FilterFunction& f) { return f.name == name; });
     return at != table.end() ? &*at : nullptr;
   };
   if (const FilterFunction* filter = find(kFilters)) return filter;
@@ -311,9 +338,10 @@ const FilterFunction* find_filter(std::string_view name) {
 const FilterFunction& require_filter(std::string_view name) {
   if (const FilterFunction* filter = find_filter(name)) return *filter;
   for (const std::string_view known :
-       {"center", "filesizeformat", "forceescape", "groupby", "pprint", "random", "slice", "striptags", "truncate",
-        "urlencode", "urlize", "wordwrap", "xmlattr"}) {
-    if (name == known) throw make_error(ErrorCode::kUnsupported, "the filter '{}' is not supported", name);
+       {"center", "filesizeformat", "forceescape", "groupby", "pprint", "random", "slice",
+        "striptags", "truncate", "urlencode", "urlize", "wordwrap", "xmlattr"}) {
+    if (name == known)
+      throw make_error(ErrorCode::kUnsupported, "the filter '{}' is not supported", name);
   }
   throw make_error(ErrorCode::kInvalidFile, "no filter named '{}'", name);
 }

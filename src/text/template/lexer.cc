@@ -31,9 +31,15 @@ std::string normalize_lines(std::string_view source) {
   return out;
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool is_hex_digit(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+bool is_hex_digit(char c) {
+  return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
 
 constexpr std::array<std::string_view, 26> kOperators = {
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
@@ -104,7 +110,8 @@ class Lexer {
     } else if (c != '+' && !is_variable) {
       const std::size_t newline = text.rfind('\n');
       const std::size_t from = newline == text.npos ? 0 : newline + 1;
-      if ((from > 0 || line_start_) && strip_front(text.substr(from)).empty()) text = text.substr(0, from);
+      if ((from > 0 || line_start_) && strip_front(text.substr(from)).empty())
+        text = text.substr(0, from);
     }
     if (!text.empty()) push(Kind::kData, text);
   }
@@ -210,14 +217,16 @@ class Lexer {
     if (c == '(' || c == '[' || c == '{') open_brackets += c == '(' ? ')' : c == '[' ? ']' : '}';
     if (c != ')' && c != ']' && c != '}') return;
     if (open_brackets.empty()) refuse("unexpected '{}'", c);
-    if (open_brackets.back() != c) refuse("unexpected '{}', expected '{}'", c, open_brackets.back());
+    if (open_brackets.back() != c)
+      refuse("unexpected '{}', expected '{}'", c, open_brackets.back());
     open_brackets.pop_back();
   }
 
   /// Length of digits from `from` on, single underscores between them allowed.
   std::size_t digits(std::size_t from) const {
     std::size_t size = 0;
-    while (is_digit(peek(from + size)) || (size > 0 && peek(from + size) == '_' && is_digit(peek(from + size + 1)))) {
+    while (is_digit(peek(from + size)) ||
+           (size > 0 && peek(from + size) == '_' && is_digit(peek(from + size + 1)))) {
       ++size;
     }
     return size;
@@ -251,7 +260,8 @@ class Lexer {
 
   void string(char quote) {
     std::size_t size = 1;
-    while (position_ + size < source_.size() && peek(size) != quote) size += peek(size) == '\\' ? 2 : 1;
+    while (position_ + size < source_.size() && peek(size) != quote)
+      size += peek(size) == '\\' ? 2 : 1;
     if (position_ + size >= source_.size()) refuse("a string is not closed");
     push(Kind::kString, unescape(source_.substr(position_ + 1, size - 1)));
     advance(size + 1);
@@ -287,7 +297,9 @@ class Lexer {
     }
     if (c >= '0' && c <= '7') {
       std::size_t count = 1;
-      while (count < 3 && i + count < literal.size() && literal[i + count] >= '0' && literal[i + count] <= '7') ++count;
+      while (count < 3 && i + count < literal.size() && literal[i + count] >= '0' &&
+             literal[i + count] <= '7')
+        ++count;
       append_code(literal.substr(i, count), count, 8, out);
       return i + count;
     }
@@ -297,10 +309,13 @@ class Lexer {
       out += c;
       return i + 1;
     }
-    // jinja2 spells characters beyond ASCII as escapes before it resolves escapes; a backslash before one takes that apart.
+    // jinja2 spells characters beyond ASCII as escapes before it resolves escapes; a backslash
+    // before one takes that apart.
     const Utf8Unit unit = next_utf8(literal.substr(i));
     const auto code = static_cast<std::uint32_t>(unit.code_point);
-    out += code < 0x100 ? fmt::format("x{:02x}", code) : code < 0x10000 ? fmt::format("u{:04x}", code) : fmt::format("U{:08x}", code);
+    out += code < 0x100     ? fmt::format("x{:02x}", code)
+           : code < 0x10000 ? fmt::format("u{:04x}", code)
+                            : fmt::format("U{:08x}", code);
     return i + unit.size;
   }
 
@@ -313,7 +328,8 @@ class Lexer {
              static_cast<std::uint32_t>(is_digit(c) ? c - '0' : (c | 0x20) - 'a' + 10);
     }
     if (!ok) refuse("a string holds a truncated escape");
-    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) refuse("a string holds the escape of U+{:04X}, which is no character", code);
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+      refuse("a string holds the escape of U+{:04X}, which is no character", code);
     append_utf8(static_cast<char32_t>(code), out);
   }
 

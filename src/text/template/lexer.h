@@ -26,9 +26,9 @@ struct Token {
   int line;
 };
 
-/// The tokens of `source`, closed by one kEnd. Line ends become "\n", one at the end of the source is dropped, white space
-/// around tags is cut as trim_blocks, lstrip_blocks and the signs '-' and '+' say. Texts live in `arena`.
-/// Throws Error; its text begins with the line.
+/// The tokens of `source`, closed by one kEnd. Line ends become "\n", one at the end of the source
+/// is dropped, white space around tags is cut as trim_blocks, lstrip_blocks and the signs '-' and
+/// '+' say. Texts live in `arena`. Throws Error; its text begins with the line.
 std::vector<Token> tokenize(std::string_view source, Arena& arena);
 
 }  // namespace palimpsest::text::jinja

@@ -26,8 +26,10 @@ std::size_t LoopState::length() {
 }
 
 bool LoopState::changed(std::span<const Value> values, Budget& budget) {
-  const bool same = last_changed_ && std::equal(values.begin(), values.end(), last_changed_->begin(), last_changed_->end(),
-                                                [&](const Value& a, const Value& b) { return equal(a, b, budget); });
+  const bool same =
+      last_changed_ &&
+      std::equal(values.begin(), values.end(), last_changed_->begin(), last_changed_->end(),
+                 [&](const Value& a, const Value& b) { return equal(a, b, budget); });
   if (!same) last_changed_.emplace(values.begin(), values.end());
   return !same;
 }

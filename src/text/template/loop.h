@@ -9,8 +9,8 @@
 
 namespace palimpsest::text::jinja {
 
-/// The `loop` of a for statement. Elements pass the loop's condition one by one, no earlier than they are needed: a body may
-/// change what the condition looks at.
+/// The `loop` of a for statement. Elements pass the loop's condition one by one, no earlier than
+/// they are needed: a body may change what the condition looks at.
 class LoopState {
  public:
   using Condition = std::function<bool(const Value&)>;
@@ -33,7 +33,9 @@ class LoopState {
   void close() { examined_ = source_.size(); }
 
  private:
-  const Value& element(std::size_t index) const { return accepts_ ? taken_[index] : source_[index]; }
+  const Value& element(std::size_t index) const {
+    return accepts_ ? taken_[index] : source_[index];
+  }
   /// Whether element `index` exists; accepts elements up to it.
   bool fetch(std::size_t index);
 
@@ -41,7 +43,7 @@ class LoopState {
   const Condition accepts_;  // empty: takes all
   std::size_t examined_ = 0;
   std::vector<Value> taken_;  // with a condition: the elements it accepted
-  std::size_t current_ = 0;  // one past the current element
+  std::size_t current_ = 0;   // one past the current element
   std::optional<std::vector<Value>> last_changed_;
 };
 

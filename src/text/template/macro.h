@@ -1,6 +1,7 @@
 #pragma once
 
-// What a call can reach: macros with the scope they were defined in, methods with their object, global functions.
+// What a call can reach: macros with the scope they were defined in, methods with their object,
+// global functions.
 
 #include <span>
 

@@ -41,7 +41,8 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
     const Utf8Unit unit = next_utf8(text.substr(i));
     const char32_t c = unit.code_point;
     std::size_t end = i + unit.size;
-    if ((c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029) {
+    if ((c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 ||
+        c == 0x2029) {
       if (c == '\r' && end < text.size() && text[end] == '\n') ++end;
       lines.push_back(text.substr(start, (keep_ends ? end : i) - start));
       start = end;
@@ -54,7 +55,8 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
 
 std::int64_t integer_argument(const Value& value) {
   require_defined(value);
-  if (!value.is_integral()) raise("'{}' object cannot be interpreted as an integer", type_name(value));
+  if (!value.is_integral())
+    raise("'{}' object cannot be interpreted as an integer", type_name(value));
   return value.as_integer();
 }
 
@@ -65,7 +67,8 @@ std::string repeat_space(Budget& budget, std::int64_t count) {
 }
 
 void refuse_markup(const Value& text, std::string_view operation) {
-  if (text.is_markup) raise_unsupported("'{}' of a string that is marked safe is not supported", operation);
+  if (text.is_markup)
+    raise_unsupported("'{}' of a string that is marked safe is not supported", operation);
 }
 
 namespace {
@@ -88,8 +91,11 @@ Value part(Evaluator& e, const Value& self, std::string_view view) {
 /// Byte offset of `needle` in `text`, or npos; linear, whatever the texts.
 std::size_t search(std::string_view text, std::string_view needle) {
   if (needle.empty()) return 0;
-  const void* at = text.size() >= needle.size() ? memmem(text.data(), text.size(), needle.data(), needle.size()) : nullptr;
-  return at != nullptr ? static_cast<std::size_t>(static_cast<const char*>(at) - text.data()) : text.npos;
+  const void* at = text.size() >= needle.size()
+                       ? memmem(text.data(), text.size(), needle.data(), needle.size())
+                       : nullptr;
+  return at != nullptr ? static_cast<std::size_t>(static_cast<const char*>(at) - text.data())
+                       : text.npos;
 }
 
 template <std::string (*change)(std::string_view)>
@@ -105,7 +111,8 @@ Value stripped(Evaluator& e, const Value& self, const Arguments& arguments) {
   return strip(e.heap(), self, chars, front, back);
 }
 
-// ---- searching ----------------------------------------------------------------------------------------------------------
+// ---- searching
+// ----------------------------------------------------------------------------------------------------------
 
 /// self[start:end], and how many characters lie before it. Empty where start is beyond the end.
 struct Window {
@@ -130,7 +137,8 @@ Window window(const Value& self, const Value& start, const Value& end) {
 
 template <bool last, bool raises>
 Value found_at(Evaluator& e, const Value& self, const Arguments& arguments) {
-  const auto [sub, start, end] = read_arguments("find", arguments, std::array<Names, 3>{"sub", "start", "end"}, 1);
+  const auto [sub, start, end] =
+      read_arguments("find", arguments, std::array<Names, 3>{"sub", "start", "end"}, 1);
   const std::string_view needle = text_argument(sub, "find");
   const Window w = window(self, start, end);
   std::size_t at = w.exists ? search(w.text, needle) : w.text.npos;
@@ -142,11 +150,13 @@ Value found_at(Evaluator& e, const Value& self, const Arguments& arguments) {
     if (raises) raise("substring not found");
     return Value::of_int(-1);
   }
-  return Value::of_int(w.before + static_cast<std::int64_t>(count_characters(w.text.substr(0, at))));
+  return Value::of_int(w.before +
+                       static_cast<std::int64_t>(count_characters(w.text.substr(0, at))));
 }
 
 Value count(Evaluator&, const Value& self, const Arguments& arguments) {
-  const auto [sub, start, end] = read_arguments("count", arguments, std::array<Names, 3>{"sub", "start", "end"}, 1);
+  const auto [sub, start, end] =
+      read_arguments("count", arguments, std::array<Names, 3>{"sub", "start", "end"}, 1);
   const std::string_view needle = text_argument(sub, "count");
   const Window w = window(self, start, end);
   if (!w.exists) return Value::of_int(0);
@@ -163,11 +173,13 @@ Value count(Evaluator&, const Value& self, const Arguments& arguments) {
 template <bool at_end>
 Value has_affix(Evaluator&, const Value& self, const Arguments& arguments) {
   constexpr std::string_view kName = at_end ? "endswith" : "startswith";
-  const auto [affix, start, end] = read_arguments(kName, arguments, std::array<Names, 3>{"prefix", "start", "end"}, 1);
+  const auto [affix, start, end] =
+      read_arguments(kName, arguments, std::array<Names, 3>{"prefix", "start", "end"}, 1);
   require_defined(affix);
   const Window w = window(self, start, end);
   const auto matches = [&](const Value& one) {
-    if (!one.is_text()) raise("{} first arg must be str or a tuple of str, not {}", kName, type_name(one));
+    if (!one.is_text())
+      raise("{} first arg must be str or a tuple of str, not {}", kName, type_name(one));
     return w.exists && (at_end ? w.text.ends_with(one.text()) : w.text.starts_with(one.text()));
   };
   if (!affix.is(Kind::kTuple)) return Value::of_bool(matches(affix));
@@ -184,10 +196,13 @@ Value without_affix(Evaluator& e, const Value& self, const Arguments& arguments)
   return part(e, self, text);
 }
 
-// ---- taking apart and putting together ----------------------------------------------------------------------------------
+// ---- taking apart and putting together
+// ----------------------------------------------------------------------------------
 
-/// The pieces of `text` between white space; the last takes the rest after `limit` cuts (negative: no limit).
-std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t limit, bool from_back) {
+/// The pieces of `text` between white space; the last takes the rest after `limit` cuts (negative:
+/// no limit).
+std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t limit,
+                                             bool from_back) {
   std::vector<std::string_view> pieces;
   text = from_back ? strip_back(text) : strip_front(text);
   while (!text.empty()) {
@@ -197,19 +212,23 @@ std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t
     }
     std::size_t size = 0;
     while (size < text.size()) {
-      const std::string_view rest = from_back ? text.substr(0, text.size() - size) : text.substr(size);
-      const std::string_view unit = from_back ? last_character(rest) : rest.substr(0, next_utf8(rest).size);
+      const std::string_view rest =
+          from_back ? text.substr(0, text.size() - size) : text.substr(size);
+      const std::string_view unit =
+          from_back ? last_character(rest) : rest.substr(0, next_utf8(rest).size);
       if (is_space(next_utf8(unit).code_point)) break;
       size += unit.size();
     }
     pieces.push_back(from_back ? text.substr(text.size() - size) : text.substr(0, size));
-    text = from_back ? strip_back(text.substr(0, text.size() - size)) : strip_front(text.substr(size));
+    text =
+        from_back ? strip_back(text.substr(0, text.size() - size)) : strip_front(text.substr(size));
   }
   if (from_back) std::reverse(pieces.begin(), pieces.end());
   return pieces;
 }
 
-std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, std::int64_t limit, bool from_back) {
+std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
+                                       std::int64_t limit, bool from_back) {
   std::vector<std::string_view> pieces;
   while (limit < 0 || static_cast<std::int64_t>(pieces.size()) < limit) {
     const std::size_t at = from_back ? text.rfind(separator) : search(text, separator);
@@ -225,7 +244,8 @@ std::vector<std::string_view> split_at(std::string_view text, std::string_view s
 
 template <bool from_back>
 Value split(Evaluator& e, const Value& self, const Arguments& arguments) {
-  const auto [separator, maximum] = read_arguments("split", arguments, std::array<Names, 2>{"sep", "maxsplit"});
+  const auto [separator, maximum] =
+      read_arguments("split", arguments, std::array<Names, 2>{"sep", "maxsplit"});
   const std::int64_t limit = maximum.is(Kind::kMissing) ? -1 : integer_argument(maximum);
   e.budget().step(self.text().size() / 16);
   std::vector<std::string_view> pieces;
@@ -259,15 +279,18 @@ Value partition(Evaluator& e, const Value& self, const Arguments& arguments) {
 }
 
 Value lines(Evaluator& e, const Value& self, const Arguments& arguments) {
-  const auto [keep_ends] = read_arguments("splitlines", arguments, std::array<Names, 1>{"keepends"});
+  const auto [keep_ends] =
+      read_arguments("splitlines", arguments, std::array<Names, 1>{"keepends"});
   e.budget().step(self.text().size() / 16);
   std::vector<Value> items;
-  for (const std::string_view line : split_lines(self.text(), is_true(keep_ends))) items.push_back(part(e, self, line));
+  for (const std::string_view line : split_lines(self.text(), is_true(keep_ends)))
+    items.push_back(part(e, self, line));
   return e.heap().list(items);
 }
 
 Value replace(Evaluator& e, const Value& self, const Arguments& arguments) {
-  const auto [old, by, limit] = read_arguments("replace", arguments, std::array<Names, 3>{"old", "new", "count"}, 2);
+  const auto [old, by, limit] =
+      read_arguments("replace", arguments, std::array<Names, 3>{"old", "new", "count"}, 2);
   refuse_markup(self, "replace");
   const std::string_view from = text_argument(old, "replace"), to = text_argument(by, "replace");
   std::int64_t left = limit.is(Kind::kMissing) ? -1 : integer_argument(limit);
@@ -302,7 +325,8 @@ Value join(Evaluator& e, const Value& self, const Arguments& arguments) {
   std::string out;
   std::size_t i = 0;
   for (const Value& item : iterate(iterable, e.heap())) {
-    if (!item.is_text()) raise("sequence item {}: expected str instance, {} found", i, type_name(item));
+    if (!item.is_text())
+      raise("sequence item {}: expected str instance, {} found", i, type_name(item));
     if (i++ > 0) out += self.text();
     append_str(item, out, e.budget());
     if (out.size() > e.budget().limits().value_bytes) e.budget().charge(out.size());
@@ -314,7 +338,8 @@ enum class Side { kLeft, kRight, kCenter };
 
 template <Side side>
 Value justified(Evaluator& e, const Value& self, const Arguments& arguments) {
-  const auto [width, fill] = read_arguments("ljust", arguments, std::array<Names, 2>{"width", "fillchar"}, 1);
+  const auto [width, fill] =
+      read_arguments("ljust", arguments, std::array<Names, 2>{"width", "fillchar"}, 1);
   refuse_markup(self, "ljust");
   const std::string_view with = fill.is(Kind::kMissing) ? " " : text_argument(fill, "ljust");
   if (count_characters(with) != 1) raise("The fill character must be exactly one character long");
@@ -322,7 +347,9 @@ Value justified(Evaluator& e, const Value& self, const Arguments& arguments) {
   const auto length = static_cast<std::int64_t>(self.text_object->length);
   if (target <= length) return self;
   const std::int64_t pad = target - length;
-  const std::int64_t left = side == Side::kLeft ? 0 : side == Side::kRight ? pad : pad / 2 + (pad & target & 1);
+  const std::int64_t left = side == Side::kLeft    ? 0
+                            : side == Side::kRight ? pad
+                                                   : pad / 2 + (pad & target & 1);
   const auto fill_text = [&](std::int64_t times) {
     return arithmetic(Operator::kMultiply, e.heap().text(with), Value::of_int(times), e.heap());
   };
@@ -333,11 +360,13 @@ Value justified(Evaluator& e, const Value& self, const Arguments& arguments) {
 Value zero_filled(Evaluator& e, const Value& self, const Arguments& arguments) {
   const auto [width] = read_arguments("zfill", arguments, std::array<Names, 1>{"width"}, 1);
   refuse_markup(self, "zfill");
-  const std::int64_t pad = integer_argument(width) - static_cast<std::int64_t>(self.text_object->length);
+  const std::int64_t pad =
+      integer_argument(width) - static_cast<std::int64_t>(self.text_object->length);
   if (pad <= 0) return self;
   const std::size_t sign = self.text().starts_with('-') || self.text().starts_with('+') ? 1 : 0;
   e.budget().charge(static_cast<std::uint64_t>(pad));
-  return e.heap().text(std::string(self.text().substr(0, sign)) + std::string(static_cast<std::size_t>(pad), '0') +
+  return e.heap().text(std::string(self.text().substr(0, sign)) +
+                       std::string(static_cast<std::size_t>(pad), '0') +
                        std::string(self.text().substr(sign)));
 }
 
@@ -346,22 +375,30 @@ Value formatted(Evaluator& e, const Value& self, const Arguments& arguments) {
   return format_braces(self.text(), arguments, e.heap());
 }
 
-// ---- asking -------------------------------------------------------------------------------------------------------------
+// ---- asking
+// -------------------------------------------------------------------------------------------------------------
 
 template <bool (*predicate)(unsigned char)>
 Value all_ascii(Evaluator&, const Value& self, const Arguments& arguments) {
   read_arguments("method", arguments, std::array<Names, 0>{});
   bool all = !self.text().empty();
   for (const char c : self.text()) {
-    if (static_cast<unsigned char>(c) >= 0x80) raise_unsupported("the kind of characters beyond ASCII is not known");
+    if (static_cast<unsigned char>(c) >= 0x80)
+      raise_unsupported("the kind of characters beyond ASCII is not known");
     all = all && predicate(static_cast<unsigned char>(c));
   }
   return Value::of_bool(all);
 }
 
-bool is_alpha(unsigned char c) { return std::isalpha(c) != 0; }
-bool is_digit(unsigned char c) { return std::isdigit(c) != 0; }
-bool is_alnum(unsigned char c) { return std::isalnum(c) != 0; }
+bool is_alpha(unsigned char c) {
+  return std::isalpha(c) != 0;
+}
+bool is_digit(unsigned char c) {
+  return std::isdigit(c) != 0;
+}
+bool is_alnum(unsigned char c) {
+  return std::isalnum(c) != 0;
+}
 
 Value all_space(Evaluator&, const Value& self, const Arguments& arguments) {
   read_arguments("isspace", arguments, std::array<Names, 0>{});
@@ -376,11 +413,13 @@ Value has_case(Evaluator& e, const Value& self, const Arguments& arguments) {
   return Value::of_bool(change(text) == text && (to_upper(text) != text || to_lower(text) != text));
 }
 
-// ---- dicts, lists, loops ------------------------------------------------------------------------------------------------
+// ---- dicts, lists, loops
+// ------------------------------------------------------------------------------------------------
 
 Value dict_get(Evaluator& e, const Value& self, const Arguments& arguments) {
   if (!arguments.named.empty()) raise("dict.get() takes no keyword arguments");
-  const auto [key, fallback] = read_arguments("get", arguments, std::array<Names, 2>{"key", "default"}, 1);
+  const auto [key, fallback] =
+      read_arguments("get", arguments, std::array<Names, 2>{"key", "default"}, 1);
   if (const Value* value = find(*self.dict, key, e.budget())) return *value;
   return fallback.is(Kind::kMissing) ? Value::none() : fallback;
 }
@@ -402,13 +441,15 @@ Value itself(Evaluator&, const Value& self, const Arguments& arguments) {
 Value list_count(Evaluator& e, const Value& self, const Arguments& arguments) {
   const auto [item] = read_arguments("count", arguments, std::array<Names, 1>{"value"}, 1);
   const auto& items = self.list->items;
-  return Value::of_int(std::count_if(items.begin(), items.end(), [&](const Value& v) { return equal(v, item, e.budget()); }));
+  return Value::of_int(std::count_if(items.begin(), items.end(),
+                                     [&](const Value& v) { return equal(v, item, e.budget()); }));
 }
 
 Value list_index(Evaluator& e, const Value& self, const Arguments& arguments) {
   const auto [item] = read_arguments("index", arguments, std::array<Names, 1>{"value"}, 1);
   const auto& items = self.list->items;
-  const auto at = std::find_if(items.begin(), items.end(), [&](const Value& v) { return equal(v, item, e.budget()); });
+  const auto at = std::find_if(items.begin(), items.end(),
+                               [&](const Value& v) { return equal(v, item, e.budget()); });
   if (at == items.end()) raise("the value is not in the {}", type_name(self));
   return Value::of_int(at - items.begin());
 }
@@ -462,8 +503,9 @@ constexpr MethodEntry kTextMethods[] = {
     {"upper", changed<to_upper>},
     {"zfill", zero_filled},
 };
-constexpr std::string_view kMissingTextMethods[] = {"casefold",    "encode",       "expandtabs", "format_map", "isascii",
-                                                    "isidentifier", "isprintable", "istitle",    "maketrans",  "swapcase", "translate"};
+constexpr std::string_view kMissingTextMethods[] = {
+    "casefold",    "encode",  "expandtabs", "format_map", "isascii",  "isidentifier",
+    "isprintable", "istitle", "maketrans",  "swapcase",   "translate"};
 constexpr MethodEntry kDictMethods[] = {
     {"copy", itself},
     {"get", dict_get},
@@ -472,11 +514,13 @@ constexpr MethodEntry kDictMethods[] = {
     {"values", dict_view<ViewObject::What::kValues>},
 };
 constexpr std::string_view kMissingDictMethods[] = {"fromkeys"};
-constexpr MethodEntry kListMethods[] = {{"copy", itself}, {"count", list_count}, {"index", list_index}};
+constexpr MethodEntry kListMethods[] = {
+    {"copy", itself}, {"count", list_count}, {"index", list_index}};
 constexpr MethodEntry kTupleMethods[] = {{"count", list_count}, {"index", list_index}};
 constexpr MethodEntry kLoopMethods[] = {{"changed", loop_changed}, {"cycle", loop_cycle}};
-constexpr std::string_view kMissingNumberMethods[] = {"real",       "imag",      "numerator",        "denominator", "conjugate",
-                                                      "bit_length", "bit_count", "as_integer_ratio", "is_integer",  "hex"};
+constexpr std::string_view kMissingNumberMethods[] = {
+    "real",       "imag",      "numerator",        "denominator", "conjugate",
+    "bit_length", "bit_count", "as_integer_ratio", "is_integer",  "hex"};
 
 struct MethodTable {
   std::span<const MethodEntry> methods;
@@ -485,15 +529,22 @@ struct MethodTable {
 
 MethodTable methods_of(const Value& object) {
   switch (object.kind) {
-    case Kind::kText: return {kTextMethods, kMissingTextMethods};
-    case Kind::kDict: return {kDictMethods, kMissingDictMethods};
-    case Kind::kList: return {kListMethods, {}};
-    case Kind::kTuple: return {kTupleMethods, {}};
-    case Kind::kLoop: return {kLoopMethods, {}};
+    case Kind::kText:
+      return {kTextMethods, kMissingTextMethods};
+    case Kind::kDict:
+      return {kDictMethods, kMissingDictMethods};
+    case Kind::kList:
+      return {kListMethods, {}};
+    case Kind::kTuple:
+      return {kTupleMethods, {}};
+    case Kind::kLoop:
+      return {kLoopMethods, {}};
     case Kind::kBool:
     case Kind::kInt:
-    case Kind::kFloat: return {{}, kMissingNumberMethods};
-    default: return {};
+    case Kind::kFloat:
+      return {{}, kMissingNumberMethods};
+    default:
+      return {};
   }
 }
 
@@ -501,7 +552,8 @@ MethodTable methods_of(const Value& object) {
 
 const MethodEntry* find_method(const Value& object, std::string_view name) {
   const MethodTable table = methods_of(object);
-  const auto at = std::find_if(table.methods.begin(), table.methods.end(), [&](const MethodEntry& m) { return m.name == name; });
+  const auto at = std::find_if(table.methods.begin(), table.methods.end(),
+                               [&](const MethodEntry& m) { return m.name == name; });
   if (at != table.methods.end()) return &*at;
   if (std::find(table.missing.begin(), table.missing.end(), name) != table.missing.end()) {
     raise_unsupported("the attribute '{}' of '{}' is not supported", name, type_name(object));
@@ -515,10 +567,14 @@ bool is_unsafe_attribute(const Value& object, std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   switch (object.kind) {
-    case Kind::kList: return is_one_of({"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"});
-    case Kind::kDict: return is_one_of({"clear", "pop", "popitem", "setdefault", "update"});
-    case Kind::kNamespace: return name.starts_with('_');
-    default: return false;
+    case Kind::kList:
+      return is_one_of({"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"});
+    case Kind::kDict:
+      return is_one_of({"clear", "pop", "popitem", "setdefault", "update"});
+    case Kind::kNamespace:
+      return name.starts_with('_');
+    default:
+      return false;
   }
 }
 

@@ -11,7 +11,8 @@
 
 namespace palimpsest::text::jinja {
 
-/// `text` without white space, or without the characters of `chars` unless that is kMissing or None, at either side asked for.
+/// `text` without white space, or without the characters of `chars` unless that is kMissing or
+/// None, at either side asked for.
 Value strip(Heap& heap, const Value& text, const Value& chars, bool front, bool back);
 
 /// str.splitlines(): at every line end that Python knows; views into `text`.
@@ -21,7 +22,8 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
 std::int64_t integer_argument(const Value& value);
 /// `count` spaces, charged; none for a negative count.
 std::string repeat_space(Budget& budget, std::int64_t count);
-/// Raises for a text that went through `safe` or `escape`, where markupsafe would escape what is put into it.
+/// Raises for a text that went through `safe` or `escape`, where markupsafe would escape what is
+/// put into it.
 void refuse_markup(const Value& text, std::string_view operation);
 
 }  // namespace palimpsest::text::jinja

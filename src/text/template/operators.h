@@ -18,12 +18,14 @@ Value arithmetic(Operator op, const Value& a, const Value& b, Heap& heap);
 Value negate(const Value& value);
 Value positive(const Value& value);
 /// object[start:stop:step]; kMissing bounds are absent.
-Value slice(const Value& object, const Value& start, const Value& stop, const Value& step, Heap& heap);
+Value slice(const Value& object, const Value& start, const Value& stop, const Value& step,
+            Heap& heap);
 /// Raises "unhashable type" for what cannot be a dict key.
 void require_hashable(const Value& value, int depth = 0);
 /// format % argument
 Value format_percent(const Value& format, const Value& argument, Heap& heap);
 /// `items` in ascending order of `keys` (stable); descending if `reverse`.
-std::vector<Value> sorted(std::span<const Value> items, std::span<const Value> keys, bool reverse, Budget& budget);
+std::vector<Value> sorted(std::span<const Value> items, std::span<const Value> keys, bool reverse,
+                          Budget& budget);
 
 }  // namespace palimpsest::text::jinja

@@ -14,7 +14,8 @@ using Token_ = Token::Kind;
 void Parser::raise_height(Expression& node, const Expression* child) const {
   if (child == nullptr) return;
   node.height = std::max(node.height, child->height + 1);
-  if (node.height > kMaxDepth) refuse(ErrorCode::kUnsupported, "an expression is more than {} operators deep", kMaxDepth);
+  if (node.height > kMaxDepth)
+    refuse(ErrorCode::kUnsupported, "an expression is more than {} operators deep", kMaxDepth);
 }
 
 Value Parser::text_value(std::string_view text) {
@@ -36,7 +37,8 @@ Sequence* Parser::sequence(ExpressionKind kind, int line, const std::vector<Expr
   return node;
 }
 
-// ---- operators, from the loosest ----------------------------------------------------------------------------------------
+// ---- operators, from the loosest
+// ----------------------------------------------------------------------------------------
 
 Expression* Parser::parse_expression() {
   const Nesting nesting(*this);
@@ -121,7 +123,8 @@ Expression* Parser::parse_sum() {
   Expression* node = parse_concat();
   while (is_operator("+") || is_operator("-")) {
     const Token& token = take();
-    node = binary(token.text == "+" ? Operator::kAdd : Operator::kSubtract, token.line, node, parse_concat());
+    node = binary(token.text == "+" ? Operator::kAdd : Operator::kSubtract, token.line, node,
+                  parse_concat());
   }
   return node;
 }
@@ -179,14 +182,18 @@ Expression* Parser::parse_unary(bool with_filter) {
   return with_filter ? parse_filter_chain(node) : node;
 }
 
-// ---- operands -----------------------------------------------------------------------------------------------------------
+// ---- operands
+// -----------------------------------------------------------------------------------------------------------
 
 Expression* Parser::parse_primary() {
   const Token& token = current();
   switch (token.kind) {
-    case Token_::kName: return parse_name();
-    case Token_::kInteger: return parse_integer();
-    case Token_::kFloat: return parse_float();
+    case Token_::kName:
+      return parse_name();
+    case Token_::kInteger:
+      return parse_integer();
+    case Token_::kFloat:
+      return parse_float();
     case Token_::kString: {
       auto* node = make<Literal>(ExpressionKind::kLiteral, token.line);
       std::string text(take().text);
@@ -204,7 +211,8 @@ Expression* Parser::parse_primary() {
       if (token.text == "[") return parse_list();
       if (token.text == "{") return parse_dict();
       refuse_current();
-    default: refuse_current();
+    default:
+      refuse_current();
   }
 }
 
@@ -242,8 +250,10 @@ Literal* Parser::parse_integer() {
   }
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value, base);
-  if (error == std::errc::result_out_of_range) refuse(ErrorCode::kUnsupported, "the integer {} has more than 63 bits", token.text);
-  if (error != std::errc() || end != rest.data() + rest.size()) refuse(ErrorCode::kInvalidFile, "invalid integer '{}'", token.text);
+  if (error == std::errc::result_out_of_range)
+    refuse(ErrorCode::kUnsupported, "the integer {} has more than 63 bits", token.text);
+  if (error != std::errc() || end != rest.data() + rest.size())
+    refuse(ErrorCode::kInvalidFile, "invalid integer '{}'", token.text);
   auto* node = make<Literal>(ExpressionKind::kLiteral, token.line);
   node->value = Value::of_int(value);
   return node;
@@ -293,7 +303,8 @@ Expression* Parser::parse_dict() {
 
 bool Parser::ends_tuple(std::string_view stop) const {
   const Token_ kind = current().kind;
-  return kind == Token_::kVariableEnd || kind == Token_::kBlockEnd || is_operator(")") || (!stop.empty() && is_name(stop));
+  return kind == Token_::kVariableEnd || kind == Token_::kBlockEnd || is_operator(")") ||
+         (!stop.empty() && is_name(stop));
 }
 
 Expression* Parser::parse_tuple(bool with_condition, std::string_view stop, bool in_parentheses) {
@@ -307,11 +318,13 @@ Expression* Parser::parse_tuple(bool with_condition, std::string_view stop, bool
     is_tuple = true;
   }
   if (!is_tuple && !items.empty()) return items[0];
-  if (items.empty() && !in_parentheses) refuse(ErrorCode::kInvalidFile, "expected an expression, found {}", describe_current());
+  if (items.empty() && !in_parentheses)
+    refuse(ErrorCode::kInvalidFile, "expected an expression, found {}", describe_current());
   return sequence(ExpressionKind::kTuple, line, items);
 }
 
-// ---- what follows an operand --------------------------------------------------------------------------------------------
+// ---- what follows an operand
+// --------------------------------------------------------------------------------------------
 
 Expression* Parser::parse_postfix(Expression* node) {
   for (;;) {
@@ -348,14 +361,17 @@ Expression* Parser::parse_index(int line, Expression* object) {
     if (!skip_operator(",")) break;
   }
   if (is_operator(":")) {
-    if (indices.size() > 1) refuse(ErrorCode::kUnsupported, "an index of several slices is not supported");
+    if (indices.size() > 1)
+      refuse(ErrorCode::kUnsupported, "an index of several slices is not supported");
     Expression* bounds[3] = {indices.empty() ? nullptr : indices[0], nullptr, nullptr};
     for (int i = 1; i < 3 && skip_operator(":"); ++i) {
       if (!is_operator("]") && !is_operator(":")) bounds[i] = parse_expression();
     }
-    if (is_operator(",")) refuse(ErrorCode::kUnsupported, "an index of several slices is not supported");
+    if (is_operator(","))
+      refuse(ErrorCode::kUnsupported, "an index of several slices is not supported");
     expect_operator("]");
-    auto* node = make<Slice>(ExpressionKind::kSlice, line, {object, bounds[0], bounds[1], bounds[2]});
+    auto* node =
+        make<Slice>(ExpressionKind::kSlice, line, {object, bounds[0], bounds[1], bounds[2]});
     node->object = object;
     node->start = bounds[0];
     node->stop = bounds[1];
@@ -364,7 +380,8 @@ Expression* Parser::parse_index(int line, Expression* object) {
   }
   expect_operator("]");
   if (indices.empty()) refuse(ErrorCode::kInvalidFile, "an index is empty");
-  Expression* index = indices.size() == 1 ? indices[0] : sequence(ExpressionKind::kTuple, line, indices);
+  Expression* index =
+      indices.size() == 1 ? indices[0] : sequence(ExpressionKind::kTuple, line, indices);
   auto* node = make<Item>(ExpressionKind::kItem, line, {object, index});
   node->object = object;
   node->index = index;
@@ -413,11 +430,12 @@ Expression* Parser::parse_test(Expression* input) {
     refuse(error.code(), "{}", error.text());
   }
   const Token& next = current();
-  const bool is_word = next.kind == Token_::kName && next.text != "else" && next.text != "or" && next.text != "and";
+  const bool is_word =
+      next.kind == Token_::kName && next.text != "else" && next.text != "or" && next.text != "and";
   if (is_operator("(")) {
     node->arguments = parse_arguments(*node);
-  } else if (is_word || next.kind == Token_::kString || next.kind == Token_::kInteger || next.kind == Token_::kFloat ||
-             is_operator("[") || is_operator("{")) {
+  } else if (is_word || next.kind == Token_::kString || next.kind == Token_::kInteger ||
+             next.kind == Token_::kFloat || is_operator("[") || is_operator("{")) {
     if (is_name("is")) refuse(ErrorCode::kInvalidFile, "tests with 'is' cannot be chained");
     Expression* argument = parse_postfix(parse_primary());
     raise_height(*node, argument);
@@ -449,23 +467,27 @@ CallArguments Parser::parse_arguments(Expression& owner) {
     if (is_operator(")")) break;
     Expression* value = nullptr;
     if (skip_operator("**")) {
-      if (arguments.double_star != nullptr) refuse(ErrorCode::kInvalidFile, "a call has two ** arguments");
+      if (arguments.double_star != nullptr)
+        refuse(ErrorCode::kInvalidFile, "a call has two ** arguments");
       value = arguments.double_star = parse_expression();
     } else if (arguments.double_star != nullptr) {
       refuse(ErrorCode::kInvalidFile, "an argument follows a ** argument");
     } else if (skip_operator("*")) {
       if (arguments.star != nullptr) refuse(ErrorCode::kInvalidFile, "a call has two * arguments");
       value = arguments.star = parse_expression();
-    } else if (current().kind == Token_::kName && ahead().kind == Token_::kOperator && ahead().text == "=") {
+    } else if (current().kind == Token_::kName && ahead().kind == Token_::kOperator &&
+               ahead().text == "=") {
       const std::string_view name = take().text;
       take();
       value = parse_expression();
       for (const NamedArgument& other : named) {
-        if (other.name == name) refuse(ErrorCode::kInvalidFile, "the argument '{}' is given twice", name);
+        if (other.name == name)
+          refuse(ErrorCode::kInvalidFile, "the argument '{}' is given twice", name);
       }
       named.push_back({name, value});
     } else {
-      if (!named.empty() || arguments.star != nullptr) refuse(ErrorCode::kInvalidFile, "a positional argument follows a named one");
+      if (!named.empty() || arguments.star != nullptr)
+        refuse(ErrorCode::kInvalidFile, "a positional argument follows a named one");
       value = parse_expression();
       positional.push_back(value);
     }

@@ -18,9 +18,12 @@ std::shared_ptr<const Program> Parser::run() {
   return program_;
 }
 
-std::shared_ptr<const Program> parse_program(std::string_view source) { return Parser(source).run(); }
+std::shared_ptr<const Program> parse_program(std::string_view source) {
+  return Parser(source).run();
+}
 
-// ---- tokens -------------------------------------------------------------------------------------------------------------
+// ---- tokens
+// -------------------------------------------------------------------------------------------------------------
 
 bool Parser::skip_operator(std::string_view text) {
   if (!is_operator(text)) return false;
@@ -35,34 +38,45 @@ bool Parser::skip_name(std::string_view text) {
 }
 
 void Parser::expect_operator(std::string_view text) {
-  if (!skip_operator(text)) refuse(ErrorCode::kInvalidFile, "expected '{}', found {}", text, describe_current());
+  if (!skip_operator(text))
+    refuse(ErrorCode::kInvalidFile, "expected '{}', found {}", text, describe_current());
 }
 
 void Parser::expect_name(std::string_view text) {
-  if (!skip_name(text)) refuse(ErrorCode::kInvalidFile, "expected '{}', found {}", text, describe_current());
+  if (!skip_name(text))
+    refuse(ErrorCode::kInvalidFile, "expected '{}', found {}", text, describe_current());
 }
 
 std::string_view Parser::expect_identifier() {
-  if (current().kind != Token_::kName) refuse(ErrorCode::kInvalidFile, "expected a name, found {}", describe_current());
+  if (current().kind != Token_::kName)
+    refuse(ErrorCode::kInvalidFile, "expected a name, found {}", describe_current());
   return take().text;
 }
 
 void Parser::expect_block_end() {
-  if (current().kind != Token_::kBlockEnd) refuse(ErrorCode::kInvalidFile, "expected the end of the block, found {}", describe_current());
+  if (current().kind != Token_::kBlockEnd)
+    refuse(ErrorCode::kInvalidFile, "expected the end of the block, found {}", describe_current());
   take();
 }
 
 std::string Parser::describe_current() const {
   switch (current().kind) {
-    case Token_::kVariableEnd: return "the end of the print statement";
-    case Token_::kBlockEnd: return "the end of the block";
-    case Token_::kString: return "a string";
-    case Token_::kEnd: return "the end of the template";
-    default: return fmt::format("'{}'", current().text);
+    case Token_::kVariableEnd:
+      return "the end of the print statement";
+    case Token_::kBlockEnd:
+      return "the end of the block";
+    case Token_::kString:
+      return "a string";
+    case Token_::kEnd:
+      return "the end of the template";
+    default:
+      return fmt::format("'{}'", current().text);
   }
 }
 
-void Parser::refuse_current() const { refuse(ErrorCode::kInvalidFile, "unexpected {}", describe_current()); }
+void Parser::refuse_current() const {
+  refuse(ErrorCode::kInvalidFile, "unexpected {}", describe_current());
+}
 
 Symbol Parser::intern(std::string_view name) {
   const auto [at, is_new] = symbols_.try_emplace(name, static_cast<Symbol>(program_->names.size()));
@@ -70,7 +84,8 @@ Symbol Parser::intern(std::string_view name) {
   return at->second;
 }
 
-// ---- bodies -------------------------------------------------------------------------------------------------------------
+// ---- bodies
+// -------------------------------------------------------------------------------------------------------------
 
 Body Parser::parse_body(std::initializer_list<std::string_view> ends) {
   const Nesting nesting(*this);
@@ -86,16 +101,20 @@ Body Parser::parse_body(std::initializer_list<std::string_view> ends) {
       auto* output = make_statement<Output>(StatementKind::kOutput, token.line);
       output->value = parse_tuple(true);
       if (current().kind != Token_::kVariableEnd) {
-        refuse(ErrorCode::kInvalidFile, "expected the end of the print statement, found {}", describe_current());
+        refuse(ErrorCode::kInvalidFile, "expected the end of the print statement, found {}",
+               describe_current());
       }
       take();
       statements.push_back(output);
     } else if (token.kind == Token_::kBlockBegin) {
-      if (current().kind == Token_::kName && std::find(ends.begin(), ends.end(), current().text) != ends.end()) break;
+      if (current().kind == Token_::kName &&
+          std::find(ends.begin(), ends.end(), current().text) != ends.end())
+        break;
       statements.push_back(parse_statement());
     } else {
       if (ends.size() == 0) break;
-      refuse(ErrorCode::kInvalidFile, "the block opened in line {} is not closed: '{}' is missing", opened_at, *(ends.end() - 1));
+      refuse(ErrorCode::kInvalidFile, "the block opened in line {} is not closed: '{}' is missing",
+             opened_at, *(ends.end() - 1));
     }
   }
   return program_->arena.copy(statements);
@@ -111,7 +130,8 @@ Body Parser::parse_closed_body(std::string_view end) {
 }
 
 Statement* Parser::parse_statement() {
-  if (current().kind != Token_::kName) refuse(ErrorCode::kInvalidFile, "expected the name of a tag, found {}", describe_current());
+  if (current().kind != Token_::kName)
+    refuse(ErrorCode::kInvalidFile, "expected the name of a tag, found {}", describe_current());
   const std::string_view name = current().text;
   if (name == "if") return parse_if();
   if (name == "for") return parse_for();
@@ -127,13 +147,15 @@ Statement* Parser::parse_statement() {
 }
 
 void Parser::refuse_tag(std::string_view name) const {
-  for (const std::string_view known : {"include", "import", "from", "extends", "block", "autoescape", "do", "trans", "debug"}) {
+  for (const std::string_view known :
+       {"include", "import", "from", "extends", "block", "autoescape", "do", "trans", "debug"}) {
     if (name == known) refuse(ErrorCode::kUnsupported, "the tag '{}' is not supported", name);
   }
   refuse(ErrorCode::kInvalidFile, "unknown tag '{}'", name);
 }
 
-// ---- statements ---------------------------------------------------------------------------------------------------------
+// ---- statements
+// ---------------------------------------------------------------------------------------------------------
 
 Statement* Parser::parse_if() {
   const Nesting nesting(*this);
@@ -245,7 +267,8 @@ std::span<Parameter> Parser::parse_parameters() {
     if (skip_operator("=")) {
       parameter.default_value = parse_expression();
     } else if (!parameters.empty() && parameters.back().default_value != nullptr) {
-      refuse(ErrorCode::kInvalidFile, "the parameter '{}' without a default follows one with a default", parameter.name);
+      refuse(ErrorCode::kInvalidFile,
+             "the parameter '{}' without a default follows one with a default", parameter.name);
     }
     parameters.push_back(parameter);
   }
@@ -260,7 +283,8 @@ Statement* Parser::parse_call_block() {
   caller->symbol = kCallerSymbol;
   if (is_operator("(")) caller->parameters = parse_parameters();
   Expression* call = parse_expression();
-  if (call->kind != ExpressionKind::kCall) refuse(ErrorCode::kInvalidFile, "a call block needs a call");
+  if (call->kind != ExpressionKind::kCall)
+    refuse(ErrorCode::kInvalidFile, "a call block needs a call");
   node->call = static_cast<Call*>(call);
   expect_block_end();
   parse_macro_body(*caller, "endcall");
@@ -300,10 +324,12 @@ Statement* Parser::parse_loop_control() {
   const Token& token = take();
   if (loops_ == 0) refuse(ErrorCode::kInvalidFile, "'{}' stands outside a loop", token.text);
   expect_block_end();
-  return make_statement<Statement>(token.text == "break" ? StatementKind::kBreak : StatementKind::kContinue, token.line);
+  return make_statement<Statement>(
+      token.text == "break" ? StatementKind::kBreak : StatementKind::kContinue, token.line);
 }
 
-// ---- targets of assignments ---------------------------------------------------------------------------------------------
+// ---- targets of assignments
+// ---------------------------------------------------------------------------------------------
 
 Target* Parser::parse_one_target(bool with_namespace) {
   const Nesting nesting(*this);

@@ -15,7 +15,8 @@ namespace palimpsest::text::jinja {
 /// The syntax tree of `source`. Throws Error, its text beginning with the line.
 std::shared_ptr<const Program> parse_program(std::string_view source);
 
-/// Recursive descent with bounded depth. Expressions are in parse_expression.cc, statements in parse_statement.cc.
+/// Recursive descent with bounded depth. Expressions are in parse_expression.cc, statements in
+/// parse_statement.cc.
 class Parser {
  public:
   explicit Parser(std::string_view source);
@@ -28,7 +29,8 @@ class Parser {
   class Nesting {
    public:
     explicit Nesting(Parser& parser) : parser_(parser) {
-      if (++parser_.depth_ > kMaxDepth) parser_.refuse(ErrorCode::kUnsupported, "nested more than {} deep", kMaxDepth);
+      if (++parser_.depth_ > kMaxDepth)
+        parser_.refuse(ErrorCode::kUnsupported, "nested more than {} deep", kMaxDepth);
     }
     ~Nesting() { --parser_.depth_; }
 
@@ -38,10 +40,18 @@ class Parser {
 
   // ---- tokens ----
   const Token& current() const { return tokens_[position_]; }
-  const Token& ahead() const { return tokens_[position_ + (current().kind == Token::Kind::kEnd ? 0 : 1)]; }
-  const Token& take() { return tokens_[current().kind == Token::Kind::kEnd ? position_ : position_++]; }
-  bool is_operator(std::string_view text) const { return current().kind == Token::Kind::kOperator && current().text == text; }
-  bool is_name(std::string_view text) const { return current().kind == Token::Kind::kName && current().text == text; }
+  const Token& ahead() const {
+    return tokens_[position_ + (current().kind == Token::Kind::kEnd ? 0 : 1)];
+  }
+  const Token& take() {
+    return tokens_[current().kind == Token::Kind::kEnd ? position_ : position_++];
+  }
+  bool is_operator(std::string_view text) const {
+    return current().kind == Token::Kind::kOperator && current().text == text;
+  }
+  bool is_name(std::string_view text) const {
+    return current().kind == Token::Kind::kName && current().text == text;
+  }
   bool skip_operator(std::string_view text);
   bool skip_name(std::string_view text);
   void expect_operator(std::string_view text);
@@ -51,8 +61,10 @@ class Parser {
   std::string describe_current() const;
 
   template <class... Args>
-  [[noreturn]] void refuse(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) const {
-    throw make_error(code, "line {}: {}", current().line, fmt::format(format, std::forward<Args>(args)...));
+  [[noreturn]] void refuse(ErrorCode code, fmt::format_string<Args...> format,
+                           Args&&... args) const {
+    throw make_error(code, "line {}: {}", current().line,
+                     fmt::format(format, std::forward<Args>(args)...));
   }
   [[noreturn]] void refuse_current() const;
 
@@ -78,7 +90,7 @@ class Parser {
   Value text_value(std::string_view text);
 
   // ---- expressions ----
-  Expression* parse_expression();   // with `if`
+  Expression* parse_expression();  // with `if`
   Expression* parse_or();
   Expression* parse_and();
   Expression* parse_not();
@@ -101,7 +113,8 @@ class Parser {
   Call* parse_call(Expression* callee);
   CallArguments parse_arguments(Expression& owner);
   /// One expression, or several with commas as a tuple. `stop`: a name that ends it.
-  Expression* parse_tuple(bool with_condition, std::string_view stop = {}, bool in_parentheses = false);
+  Expression* parse_tuple(bool with_condition, std::string_view stop = {},
+                          bool in_parentheses = false);
   bool ends_tuple(std::string_view stop) const;
   Literal* parse_integer();
   Literal* parse_float();

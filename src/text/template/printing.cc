@@ -19,7 +19,9 @@ void check(int depth, const std::string& out, Budget& budget) {
 
 void append_code_escape(char32_t c, std::string& out) {
   const auto code = static_cast<std::uint32_t>(c);
-  out += code < 0x100 ? fmt::format("\\x{:02x}", code) : code < 0x10000 ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
+  out += code < 0x100     ? fmt::format("\\x{:02x}", code)
+         : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                          : fmt::format("\\U{:08x}", code);
 }
 
 void append_text_repr(std::string_view text, std::string& out) {
@@ -101,11 +103,21 @@ void append_repr(const Value& value, std::string& out, Budget& budget, int depth
   check(depth, out, budget);
   switch (value.kind) {
     case Kind::kMissing:
-    case Kind::kUndefined: out += "Undefined"; return;
-    case Kind::kNone: out += "None"; return;
-    case Kind::kBool: out += value.boolean ? "True" : "False"; return;
-    case Kind::kInt: out += std::to_string(value.integer); return;
-    case Kind::kFloat: out += float_repr(value.real); return;
+    case Kind::kUndefined:
+      out += "Undefined";
+      return;
+    case Kind::kNone:
+      out += "None";
+      return;
+    case Kind::kBool:
+      out += value.boolean ? "True" : "False";
+      return;
+    case Kind::kInt:
+      out += std::to_string(value.integer);
+      return;
+    case Kind::kFloat:
+      out += float_repr(value.real);
+      return;
     case Kind::kText:
       budget.step(value.text().size() / 32);
       if (value.is_markup) out += "Markup(";
@@ -122,7 +134,9 @@ void append_repr(const Value& value, std::string& out, Budget& budget, int depth
       append_items(value.list->items, out, budget, depth);
       out += value.list->items.size() == 1 ? ",)" : ")";
       return;
-    case Kind::kDict: append_dict(*value.dict, out, budget, depth); return;
+    case Kind::kDict:
+      append_dict(*value.dict, out, budget, depth);
+      return;
     case Kind::kView:
       out += fmt::format("{}([", type_name(value));
       append_view(*value.view, out, budget, depth);
@@ -132,10 +146,17 @@ void append_repr(const Value& value, std::string& out, Budget& budget, int depth
       out += fmt::format("range({}, {}", value.range->start, value.range->stop);
       out += value.range->step == 1 ? ")" : fmt::format(", {})", value.range->step);
       return;
-    case Kind::kNamespace: append_namespace(*value.name_space, out, budget, depth); return;
-    case Kind::kLoop: out += fmt::format("<LoopContext {}/{}>", value.loop->index0() + 1, value.loop->length()); return;
-    case Kind::kMacro: out += fmt::format("<Macro '{}'>", value.macro->definition->name); return;
-    default: raise_unsupported("printing a value of type '{}' is not supported", type_name(value));
+    case Kind::kNamespace:
+      append_namespace(*value.name_space, out, budget, depth);
+      return;
+    case Kind::kLoop:
+      out += fmt::format("<LoopContext {}/{}>", value.loop->index0() + 1, value.loop->length());
+      return;
+    case Kind::kMacro:
+      out += fmt::format("<Macro '{}'>", value.macro->definition->name);
+      return;
+    default:
+      raise_unsupported("printing a value of type '{}' is not supported", type_name(value));
   }
 }
 
@@ -154,9 +175,12 @@ std::string to_str(const Value& value, Budget& budget) {
   return out;
 }
 
-Value to_text(const Value& value, Heap& heap) { return value.is_text() ? value : heap.text(to_str(value, heap.budget())); }
+Value to_text(const Value& value, Heap& heap) {
+  return value.is_text() ? value : heap.text(to_str(value, heap.budget()));
+}
 
-// ---- JSON -------------------------------------------------------------------------------------------------------------
+// ---- JSON
+// -------------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -167,7 +191,8 @@ void append_json_text(std::string_view text, bool ensure_ascii, std::string& out
     const auto code = static_cast<std::uint32_t>(unit.code_point);
     constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b";
     constexpr std::string_view kLetters = "\"\\nrtfb";
-    if (const std::size_t at = code < 0x80 ? kEscaped.find(static_cast<char>(code)) : kEscaped.npos; at != kEscaped.npos) {
+    if (const std::size_t at = code < 0x80 ? kEscaped.find(static_cast<char>(code)) : kEscaped.npos;
+        at != kEscaped.npos) {
       out += '\\';
       out += kLetters[at];
     } else if (code >= 0x10000 && ensure_ascii) {
@@ -196,16 +221,23 @@ void append_json_number(const Value& value, std::string& out) {
 
 void append_json_key(const Value& key, const JsonFormat& format, std::string& out) {
   switch (key.kind) {
-    case Kind::kText: append_json_text(key.text(), format.ensure_ascii, out); return;
-    case Kind::kNone: out += "\"null\""; return;
-    case Kind::kBool: out += key.boolean ? "\"true\"" : "\"false\""; return;
+    case Kind::kText:
+      append_json_text(key.text(), format.ensure_ascii, out);
+      return;
+    case Kind::kNone:
+      out += "\"null\"";
+      return;
+    case Kind::kBool:
+      out += key.boolean ? "\"true\"" : "\"false\"";
+      return;
     case Kind::kInt:
     case Kind::kFloat:
       out += '"';
       append_json_number(key, out);
       out += '"';
       return;
-    default: raise("keys must be str, int, float, bool or None, not {}", type_name(key));
+    default:
+      raise("keys must be str, int, float, bool or None, not {}", type_name(key));
   }
 }
 
@@ -215,7 +247,8 @@ void append_line(const JsonFormat& format, int depth, std::string& out) {
   for (int i = 0; i < depth; ++i) out += format.indent;
 }
 
-void append_json_dict(const DictObject& dict, const JsonFormat& format, std::string& out, Heap& heap, int depth) {
+void append_json_dict(const DictObject& dict, const JsonFormat& format, std::string& out,
+                      Heap& heap, int depth) {
   std::vector<Value> keys;
   for (const DictEntry& entry : dict.entries) keys.push_back(entry.key);
   if (format.sort_keys) keys = sorted(keys, keys, false, heap.budget());
@@ -227,13 +260,15 @@ void append_json_dict(const DictObject& dict, const JsonFormat& format, std::str
     append_line(format, depth + 1, out);
     append_json_key(keys[i], format, out);
     out += format.key_separator;
-    append_json(format.sort_keys ? *find(dict, keys[i], heap.budget()) : dict.entries[i].value, format, out, heap, depth + 1);
+    append_json(format.sort_keys ? *find(dict, keys[i], heap.budget()) : dict.entries[i].value,
+                format, out, heap, depth + 1);
   }
   if (!first) append_line(format, depth, out);
   out += '}';
 }
 
-void append_json_list(std::span<const Value> items, const JsonFormat& format, std::string& out, Heap& heap, int depth) {
+void append_json_list(std::span<const Value> items, const JsonFormat& format, std::string& out,
+                      Heap& heap, int depth) {
   out += '[';
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += format.item_separator;
@@ -246,21 +281,33 @@ void append_json_list(std::span<const Value> items, const JsonFormat& format, st
 
 }  // namespace
 
-void append_json(const Value& value, const JsonFormat& format, std::string& out, Heap& heap, int depth) {
+void append_json(const Value& value, const JsonFormat& format, std::string& out, Heap& heap,
+                 int depth) {
   check(depth, out, heap.budget());
   switch (value.kind) {
-    case Kind::kNone: out += "null"; return;
-    case Kind::kBool: out += value.boolean ? "true" : "false"; return;
+    case Kind::kNone:
+      out += "null";
+      return;
+    case Kind::kBool:
+      out += value.boolean ? "true" : "false";
+      return;
     case Kind::kInt:
-    case Kind::kFloat: append_json_number(value, out); return;
+    case Kind::kFloat:
+      append_json_number(value, out);
+      return;
     case Kind::kText:
       heap.budget().step(value.text().size() / 32);
       append_json_text(value.text(), format.ensure_ascii, out);
       return;
     case Kind::kList:
-    case Kind::kTuple: append_json_list(value.list->items, format, out, heap, depth); return;
-    case Kind::kDict: append_json_dict(*value.dict, format, out, heap, depth); return;
-    default: raise("Object of type {} is not JSON serializable", type_name(value));
+    case Kind::kTuple:
+      append_json_list(value.list->items, format, out, heap, depth);
+      return;
+    case Kind::kDict:
+      append_json_dict(*value.dict, format, out, heap, depth);
+      return;
+    default:
+      raise("Object of type {} is not JSON serializable", type_name(value));
   }
 }
 
@@ -268,12 +315,23 @@ std::string escape_html(std::string_view text) {
   std::string out;
   for (const char c : text) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      case '"': out += "&#34;"; break;
-      default: out += c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      default:
+        out += c;
     }
   }
   return out;

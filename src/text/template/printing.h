@@ -9,7 +9,8 @@
 
 namespace palimpsest::text::jinja {
 
-/// Appends str(value). An undefined value is nothing. Raises for what Python prints with a memory address.
+/// Appends str(value). An undefined value is nothing. Raises for what Python prints with a memory
+/// address.
 void append_str(const Value& value, std::string& out, Budget& budget);
 /// Appends repr(value).
 void append_repr(const Value& value, std::string& out, Budget& budget, int depth = 0);
@@ -29,7 +30,8 @@ struct JsonFormat {
   std::string key_separator = ": ";
 };
 /// Appends json.dumps(value).
-void append_json(const Value& value, const JsonFormat& format, std::string& out, Heap& heap, int depth = 0);
+void append_json(const Value& value, const JsonFormat& format, std::string& out, Heap& heap,
+                 int depth = 0);
 
 /// & < > ' " as markupsafe writes them.
 std::string escape_html(std::string_view text);

@@ -9,7 +9,8 @@ namespace palimpsest::text {
 
 Result<Template> Template::parse(std::string_view source) {
   if (source.size() > kMaxSourceBytes) {
-    return fail(ErrorCode::kUnsupported, "chat template: the source has {} bytes, at most {} are read", source.size(),
+    return fail(ErrorCode::kUnsupported,
+                "chat template: the source has {} bytes, at most {} are read", source.size(),
                 kMaxSourceBytes);
   }
   try {
@@ -19,8 +20,10 @@ Result<Template> Template::parse(std::string_view source) {
   }
 }
 
-Result<std::string> Template::render(const nlohmann::ordered_json& context, const TemplateOptions& options) const {
-  if (!context.is_object()) return fail(ErrorCode::kInvalidRequest, "the variables of a chat template are a JSON object");
+Result<std::string> Template::render(const nlohmann::ordered_json& context,
+                                     const TemplateOptions& options) const {
+  if (!context.is_object())
+    return fail(ErrorCode::kInvalidRequest, "the variables of a chat template are a JSON object");
   std::optional<jinja::Evaluator> evaluator;
   try {
     return evaluator.emplace(*program_, context, options).run();

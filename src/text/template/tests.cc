@@ -26,25 +26,51 @@ bool simple(Evaluator&, const Value& value, const Arguments& arguments) {
   return predicate(value);
 }
 
-bool is_undefined(const Value& v) { return v.is(Kind::kUndefined) || v.is(Kind::kMissing); }
-bool is_defined(const Value& v) { return !is_undefined(v); }
-bool is_none(const Value& v) { return v.is(Kind::kNone); }
-bool is_boolean(const Value& v) { return v.is(Kind::kBool); }
-bool is_true_constant(const Value& v) { return v.is(Kind::kBool) && v.boolean; }
-bool is_false_constant(const Value& v) { return v.is(Kind::kBool) && !v.boolean; }
-bool is_string(const Value& v) { return v.is_text(); }
-bool is_number(const Value& v) { return v.is_number(); }
-bool is_integer(const Value& v) { return v.is(Kind::kInt); }
-bool is_float(const Value& v) { return v.is(Kind::kFloat); }
-bool is_mapping(const Value& v) { return v.is(Kind::kDict); }
+bool is_undefined(const Value& v) {
+  return v.is(Kind::kUndefined) || v.is(Kind::kMissing);
+}
+bool is_defined(const Value& v) {
+  return !is_undefined(v);
+}
+bool is_none(const Value& v) {
+  return v.is(Kind::kNone);
+}
+bool is_boolean(const Value& v) {
+  return v.is(Kind::kBool);
+}
+bool is_true_constant(const Value& v) {
+  return v.is(Kind::kBool) && v.boolean;
+}
+bool is_false_constant(const Value& v) {
+  return v.is(Kind::kBool) && !v.boolean;
+}
+bool is_string(const Value& v) {
+  return v.is_text();
+}
+bool is_number(const Value& v) {
+  return v.is_number();
+}
+bool is_integer(const Value& v) {
+  return v.is(Kind::kInt);
+}
+bool is_float(const Value& v) {
+  return v.is(Kind::kFloat);
+}
+bool is_mapping(const Value& v) {
+  return v.is(Kind::kDict);
+}
 bool is_callable(const Value& v) {
   // An undefined value has a __call__, which raises.
-  return v.is(Kind::kMacro) || v.is(Kind::kMethod) || v.is(Kind::kFunction) || v.is(Kind::kLoop) || is_undefined(v);
+  return v.is(Kind::kMacro) || v.is(Kind::kMethod) || v.is(Kind::kFunction) || v.is(Kind::kLoop) ||
+         is_undefined(v);
 }
-bool is_markup(const Value& v) { return v.is_text() && v.is_markup; }
+bool is_markup(const Value& v) {
+  return v.is_text() && v.is_markup;
+}
 /// What has a length and elements by index; a dict counts, as does an undefined value.
 bool is_sequence(const Value& v) {
-  return v.is_text() || v.is_sequence() || v.is(Kind::kDict) || v.is(Kind::kRange) || is_undefined(v);
+  return v.is_text() || v.is_sequence() || v.is(Kind::kDict) || v.is(Kind::kRange) ||
+         is_undefined(v);
 }
 bool is_iterable(const Value& v) {
   return is_sequence(v) || v.is(Kind::kView) || v.is(Kind::kIterator) || v.is(Kind::kLoop);
@@ -67,12 +93,14 @@ Value remainder(Evaluator& evaluator, const Value& value, const Value& divisor) 
 template <int rest>
 bool has_parity(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   expect_arguments(rest == 0 ? "even" : "odd", arguments, 0);
-  return equal(remainder(evaluator, value, Value::of_int(2)), Value::of_int(rest), evaluator.budget());
+  return equal(remainder(evaluator, value, Value::of_int(2)), Value::of_int(rest),
+               evaluator.budget());
 }
 
 bool is_divisible(Evaluator& evaluator, const Value& value, const Arguments& arguments) {
   expect_arguments("divisibleby", arguments, 1);
-  return equal(remainder(evaluator, value, arguments.positional[0]), Value::of_int(0), evaluator.budget());
+  return equal(remainder(evaluator, value, arguments.positional[0]), Value::of_int(0),
+               evaluator.budget());
 }
 
 /// The same object: what None, True and False are for.
@@ -81,12 +109,17 @@ bool is_same(Evaluator&, const Value& value, const Arguments& arguments) {
   const Value& other = arguments.positional[0];
   if (value.kind != other.kind) return false;
   switch (value.kind) {
-    case Kind::kNone: return true;
-    case Kind::kBool: return value.boolean == other.boolean;
+    case Kind::kNone:
+      return true;
+    case Kind::kBool:
+      return value.boolean == other.boolean;
     case Kind::kInt:
     case Kind::kFloat:
-    case Kind::kText: raise_unsupported("the test 'sameas' is not supported for values of type '{}'", type_name(value));
-    default: return value.list == other.list;
+    case Kind::kText:
+      raise_unsupported("the test 'sameas' is not supported for values of type '{}'",
+                        type_name(value));
+    default:
+      return value.list == other.list;
   }
 }
 
@@ -150,7 +183,8 @@ constexpr TestFunction kTests[] = {
 }  // namespace
 
 const TestFunction* find_test(std::string_view name) {
-  const auto* at = std::find_if(std::begin(kTests), std::end(kTests), [&](const TestFunction& t) { return t.name == name; });
+  const auto* at = std::find_if(std::begin(kTests), std::end(kTests),
+                                [&](const TestFunction& t) { return t.name == name; });
   return at != std::end(kTests) ? at : nullptr;
 }
 

@@ -11,7 +11,8 @@
 
 namespace palimpsest::text::jinja {
 
-// ---- making values ----------------------------------------------------------------------------------------------------
+// ---- making values
+// ----------------------------------------------------------------------------------------------------
 
 Value Heap::text(std::string_view utf8, bool markup) {
   const std::span<char> bytes = make_span<char>(utf8.size());
@@ -88,14 +89,18 @@ Value Heap::from_json(const nlohmann::ordered_json& json, int depth) {
   budget_.step();
   using Type = nlohmann::ordered_json::value_t;
   switch (json.type()) {
-    case Type::boolean: return Value::of_bool(json.get<bool>());
-    case Type::number_integer: return Value::of_int(json.get<std::int64_t>());
+    case Type::boolean:
+      return Value::of_bool(json.get<bool>());
+    case Type::number_integer:
+      return Value::of_int(json.get<std::int64_t>());
     case Type::number_unsigned: {
       const auto number = json.get<std::uint64_t>();
-      if (number > std::numeric_limits<std::int64_t>::max()) raise_unsupported("the integer {} of the chat has more than 63 bits", number);
+      if (number > std::numeric_limits<std::int64_t>::max())
+        raise_unsupported("the integer {} of the chat has more than 63 bits", number);
       return Value::of_int(static_cast<std::int64_t>(number));
     }
-    case Type::number_float: return Value::of_float(json.get<double>());
+    case Type::number_float:
+      return Value::of_float(json.get<double>());
     case Type::string: {
       const auto& text = json.get_ref<const std::string&>();
       if (!is_valid_utf8(text)) raise("a text of the chat is not valid UTF-8");
@@ -117,38 +122,59 @@ Value Heap::from_json(const nlohmann::ordered_json& json, int depth) {
       value.dict = make<DictObject>(entries);
       return value;
     }
-    default: return Value::none();
+    default:
+      return Value::none();
   }
 }
 
-// ---- looking at values ------------------------------------------------------------------------------------------------
+// ---- looking at values
+// ------------------------------------------------------------------------------------------------
 
 std::string_view type_name(const Value& value) {
   switch (value.kind) {
     case Kind::kMissing:
-    case Kind::kUndefined: return "Undefined";
-    case Kind::kNone: return "NoneType";
-    case Kind::kBool: return "bool";
-    case Kind::kInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kText: return value.is_markup ? "Markup" : "str";
-    case Kind::kList: return "list";
-    case Kind::kTuple: return "tuple";
-    case Kind::kDict: return "dict";
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kText:
+      return value.is_markup ? "Markup" : "str";
+    case Kind::kList:
+      return "list";
+    case Kind::kTuple:
+      return "tuple";
+    case Kind::kDict:
+      return "dict";
     case Kind::kView:
       switch (value.view->what) {
-        case ViewObject::What::kKeys: return "dict_keys";
-        case ViewObject::What::kValues: return "dict_values";
-        case ViewObject::What::kItems: return "dict_items";
+        case ViewObject::What::kKeys:
+          return "dict_keys";
+        case ViewObject::What::kValues:
+          return "dict_values";
+        case ViewObject::What::kItems:
+          return "dict_items";
       }
       return "dict_items";
-    case Kind::kRange: return "range";
-    case Kind::kIterator: return value.iterator->is_reverse ? "list_reverseiterator" : "generator";
-    case Kind::kNamespace: return "Namespace";
-    case Kind::kLoop: return "LoopContext";
-    case Kind::kMacro: return "Macro";
-    case Kind::kMethod: return "builtin_function_or_method";
-    case Kind::kFunction: return "function";
+    case Kind::kRange:
+      return "range";
+    case Kind::kIterator:
+      return value.iterator->is_reverse ? "list_reverseiterator" : "generator";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kLoop:
+      return "LoopContext";
+    case Kind::kMacro:
+      return "Macro";
+    case Kind::kMethod:
+      return "builtin_function_or_method";
+    case Kind::kFunction:
+      return "function";
   }
   return "object";
 }
@@ -158,11 +184,16 @@ namespace {
 /// How jinja2 calls the type of an object that lacks an attribute.
 std::string object_description(const Value& object) {
   switch (object.kind) {
-    case Kind::kNone: return "None";
-    case Kind::kNamespace: return "jinja2.utils.Namespace object";
-    case Kind::kLoop: return "jinja2.runtime.LoopContext object";
-    case Kind::kMacro: return "jinja2.runtime.Macro object";
-    default: return fmt::format("{} object", type_name(object));
+    case Kind::kNone:
+      return "None";
+    case Kind::kNamespace:
+      return "jinja2.utils.Namespace object";
+    case Kind::kLoop:
+      return "jinja2.runtime.LoopContext object";
+    case Kind::kMacro:
+      return "jinja2.runtime.Macro object";
+    default:
+      return fmt::format("{} object", type_name(object));
   }
 }
 
@@ -192,10 +223,14 @@ bool is_true(const Value& value) {
   switch (value.kind) {
     case Kind::kMissing:
     case Kind::kUndefined:
-    case Kind::kNone: return false;
-    case Kind::kBool: return value.boolean;
-    case Kind::kInt: return value.integer != 0;
-    case Kind::kFloat: return value.real != 0;
+    case Kind::kNone:
+      return false;
+    case Kind::kBool:
+      return value.boolean;
+    case Kind::kInt:
+      return value.integer != 0;
+    case Kind::kFloat:
+      return value.real != 0;
     default: {
       if (value.is(Kind::kLoop)) return true;  // a loop that is running has elements
       const auto length = length_of(value);
@@ -206,15 +241,23 @@ bool is_true(const Value& value) {
 
 std::optional<std::int64_t> length_of(const Value& value) {
   switch (value.kind) {
-    case Kind::kUndefined: return 0;
-    case Kind::kText: return static_cast<std::int64_t>(value.text_object->length);
+    case Kind::kUndefined:
+      return 0;
+    case Kind::kText:
+      return static_cast<std::int64_t>(value.text_object->length);
     case Kind::kList:
-    case Kind::kTuple: return static_cast<std::int64_t>(value.list->items.size());
-    case Kind::kDict: return static_cast<std::int64_t>(value.dict->entries.size());
-    case Kind::kView: return static_cast<std::int64_t>(value.view->dict->entries.size());
-    case Kind::kRange: return value.range->size();
-    case Kind::kLoop: return static_cast<std::int64_t>(value.loop->length());
-    default: return std::nullopt;
+    case Kind::kTuple:
+      return static_cast<std::int64_t>(value.list->items.size());
+    case Kind::kDict:
+      return static_cast<std::int64_t>(value.dict->entries.size());
+    case Kind::kView:
+      return static_cast<std::int64_t>(value.view->dict->entries.size());
+    case Kind::kRange:
+      return value.range->size();
+    case Kind::kLoop:
+      return static_cast<std::int64_t>(value.loop->length());
+    default:
+      return std::nullopt;
   }
 }
 
@@ -245,19 +288,28 @@ std::span<const Value> entries(const DictObject& dict, ViewObject::What what, He
 
 std::optional<std::span<const Value>> try_iterate(const Value& value, Heap& heap) {
   switch (value.kind) {
-    case Kind::kUndefined: return std::span<const Value>();
-    case Kind::kText: return characters(value.text(), value.text_object->length, heap);
+    case Kind::kUndefined:
+      return std::span<const Value>();
+    case Kind::kText:
+      return characters(value.text(), value.text_object->length, heap);
     case Kind::kList:
-    case Kind::kTuple: return value.list->items;
-    case Kind::kDict: return entries(*value.dict, ViewObject::What::kKeys, heap);
-    case Kind::kView: return entries(*value.view->dict, value.view->what, heap);
+    case Kind::kTuple:
+      return value.list->items;
+    case Kind::kDict:
+      return entries(*value.dict, ViewObject::What::kKeys, heap);
+    case Kind::kView:
+      return entries(*value.view->dict, value.view->what, heap);
     case Kind::kRange: {
-      const std::span<Value> items = heap.make_span<Value>(static_cast<std::size_t>(value.range->size()));
-      for (std::size_t i = 0; i < items.size(); ++i) items[i] = Value::of_int(value.range->at(static_cast<std::int64_t>(i)));
+      const std::span<Value> items =
+          heap.make_span<Value>(static_cast<std::size_t>(value.range->size()));
+      for (std::size_t i = 0; i < items.size(); ++i)
+        items[i] = Value::of_int(value.range->at(static_cast<std::int64_t>(i)));
       return items;
     }
-    case Kind::kIterator: return std::exchange(value.iterator->items, {});
-    default: return std::nullopt;
+    case Kind::kIterator:
+      return std::exchange(value.iterator->items, {});
+    default:
+      return std::nullopt;
   }
 }
 

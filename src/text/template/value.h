@@ -1,8 +1,8 @@
 #pragma once
 
-// The values of a rendering: Python's, as far as templates see them. A Value is two words and trivially copyable; what it
-// points to lives in the rendering's Heap (literals: in the Program's arena) and never changes, except namespaces, loops
-// and half-read iterators.
+// The values of a rendering: Python's, as far as templates see them. A Value is two words and
+// trivially copyable; what it points to lives in the rendering's Heap (literals: in the Program's
+// arena) and never changes, except namespaces, loops and half-read iterators.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -19,7 +19,7 @@
 namespace palimpsest::text::jinja {
 
 enum class Kind : std::uint8_t {
-  kMissing,    ///< no value at all: an argument that was not passed, a variable that was not set
+  kMissing,  ///< no value at all: an argument that was not passed, a variable that was not set
   kUndefined,
   kNone,
   kBool,
@@ -29,14 +29,14 @@ enum class Kind : std::uint8_t {
   kList,
   kTuple,
   kDict,
-  kView,       ///< dict.keys(), .values(), .items()
+  kView,  ///< dict.keys(), .values(), .items()
   kRange,
-  kIterator,   ///< what map, select, items and their like return: can be walked once
+  kIterator,  ///< what map, select, items and their like return: can be walked once
   kNamespace,
   kLoop,
   kMacro,
-  kMethod,     ///< a method with its object
-  kFunction,   ///< a global function
+  kMethod,    ///< a method with its object
+  kFunction,  ///< a global function
 };
 
 struct Value;
@@ -109,7 +109,9 @@ struct Value {
   bool is_integral() const { return kind == Kind::kInt || kind == Kind::kBool; }
   bool is_number() const { return is_integral() || kind == Kind::kFloat; }
   std::int64_t as_integer() const { return kind == Kind::kBool ? (boolean ? 1 : 0) : integer; }
-  double as_double() const { return kind == Kind::kFloat ? real : static_cast<double>(as_integer()); }
+  double as_double() const {
+    return kind == Kind::kFloat ? real : static_cast<double>(as_integer());
+  }
   std::string_view text() const;
 };
 
@@ -117,11 +119,17 @@ struct TextObject {
   std::string_view bytes;  ///< valid UTF-8
   std::size_t length;      ///< in code points
 };
-struct ListObject { std::span<const Value> items; };
-struct DictEntry { Value key, value; };
-struct DictObject { std::span<const DictEntry> entries; };
-/// Where an undefined value comes from, which is what it says when it is used: a hint, a variable's name (object kMissing), or
-/// an attribute or element that `object` lacks.
+struct ListObject {
+  std::span<const Value> items;
+};
+struct DictEntry {
+  Value key, value;
+};
+struct DictObject {
+  std::span<const DictEntry> entries;
+};
+/// Where an undefined value comes from, which is what it says when it is used: a hint, a variable's
+/// name (object kMissing), or an attribute or element that `object` lacks.
 struct UndefinedObject {
   std::string_view hint;
   Value object, name;
@@ -144,12 +152,19 @@ struct NamespaceEntry {
   Value value;
   NamespaceEntry* next;
 };
-struct NamespaceObject { NamespaceEntry* first; };
+struct NamespaceObject {
+  NamespaceEntry* first;
+};
 
-inline std::string_view Value::text() const { return text_object->bytes; }
+inline std::string_view Value::text() const {
+  return text_object->bytes;
+}
 
 /// Arguments of a call, filter or test.
-struct NamedValue { std::string_view name; Value value; };
+struct NamedValue {
+  std::string_view name;
+  Value value;
+};
 struct Arguments {
   std::span<const Value> positional;
   std::span<const NamedValue> named;
@@ -179,7 +194,9 @@ class Heap {
   /// `utf8` itself, which outlives the rendering.
   Value text_view(std::string_view utf8);
   Value list(std::span<const Value> items, Kind kind = Kind::kList);
-  Value list(const std::vector<Value>& items, Kind kind = Kind::kList) { return list(std::span<const Value>(items), kind); }
+  Value list(const std::vector<Value>& items, Kind kind = Kind::kList) {
+    return list(std::span<const Value>(items), kind);
+  }
   /// `items` itself, which came from make_span.
   Value list_view(std::span<const Value> items, Kind kind = Kind::kList);
   Value pair(Value first, Value second);
@@ -217,7 +234,8 @@ bool is_true(const Value& value);
 
 /// len(value), or nothing if the type has none.
 std::optional<std::int64_t> length_of(const Value& value);
-/// The elements of `value` as iter() gives them; nothing if it cannot be walked. Empties an iterator.
+/// The elements of `value` as iter() gives them; nothing if it cannot be walked. Empties an
+/// iterator.
 std::optional<std::span<const Value>> try_iterate(const Value& value, Heap& heap);
 /// The same; raises "'int' object is not iterable".
 std::span<const Value> iterate(const Value& value, Heap& heap);
