@@ -204,6 +204,10 @@ void read_options(const Json& json, ChatOptions& options, const std::string& pat
 }
 
 Json parse_json(std::string_view text) {
+  // The library takes a zero byte for the end of its input; in JSON it has no place at all.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    throw make_error(ErrorCode::kInvalidRequest, "chat: not valid JSON: a zero byte at {}", zero);
+  }
   const auto watch = [](int depth, Json::parse_event_t, Json&) {
     if (depth > text::kMaxJsonDepth) {
       throw make_error(ErrorCode::kInvalidRequest, "chat: JSON nested more than {} deep",

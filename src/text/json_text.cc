@@ -236,6 +236,8 @@ class LenientReader {
 
 /// The parsed value, or a discarded one for what is not JSON or too deep.
 Json parse_bounded(std::string_view text) {
+  // The library takes a zero byte for the end of its input; in JSON it has no place at all.
+  if (text.find('\0') != std::string_view::npos) return Json(Json::value_t::discarded);
   bool too_deep = false;
   const auto watch = [&too_deep](int depth, Json::parse_event_t, Json&) {
     too_deep |= depth > kMaxJsonDepth;

@@ -125,6 +125,15 @@ TEST(K3Parser, JsonBlocks) {
             R"({"a":1,"b":2})");
 }
 
+TEST(K2Parser, AZeroByteDoesNotEndTheArguments) {
+  const std::string arguments("{}\0\xef\xbf\xbd", 6);
+  const auto parsed =
+      parse(k2_demo_tokenizer(), conversation_with({"f"}),
+            "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>" + arguments);
+  ASSERT_EQ(parsed.tool_calls.size(), 1u);
+  EXPECT_EQ(parsed.tool_calls[0].arguments, "{\"json\":\"{}\\u0000\uFFFD\"}");
+}
+
 TEST(K3Parser, ValuesThatAreNotOfTheirTypeBecomeStrings) {
   for (const std::string bad : {"abc", "", "{\"a\":", "1 2", "nul", "[1,]", "'x'"}) {
     const auto parsed =

@@ -218,6 +218,7 @@ TEST(ParseChat, ErrorsNameTheField) {
                 testing::AllOf(HasSubstr("invalid request: "), HasSubstr(text)))
         << chat;
   }
+  EXPECT_THAT(rendered(demo_tokenizer(), std::string("[]\0]", 4)), HasSubstr("a zero byte at 2"));
   EXPECT_THAT(rendered(demo_tokenizer(), std::string(100'000, '[')),
               HasSubstr("nested more than 256 deep"));
 }
