@@ -1,5 +1,6 @@
 // A whole model against this machine: decode as a share of the read bandwidth over the bytes a token must touch, prefill as a share of the
-// multiply-add rate. Bandwidth is measured over a buffer of the model's size, with the same threads, in the same run.
+// multiply-add rate. Bandwidth is measured over a buffer of the model's size, with the same threads, in the same run: in small pages, which
+// mapped files have, and in huge ones.
 //
 //     bench_model [FOLDER] [--threads N] [--prompt 512] [--tokens 128] [--repeat 5]
 
@@ -61,17 +62,19 @@ void run(const std::string& folder, int threads, std::int64_t prompt, std::int64
     return seconds_since(start) / static_cast<double>(tokens);
   });
 
-  const double bandwidth = measure_read_bandwidth(model->file_bytes(), threads), fma = measure_fma_rate(threads);
+  const double small = measure_read_bandwidth(model->file_bytes(), threads, Pages::kSmall);
+  const double huge = measure_read_bandwidth(model->file_bytes(), threads, Pages::kHuge), fma = measure_fma_rate(threads);
   const double flops = prefill_flops(model->config(), prompt);
   const DecodeCost cost = decode_cost(*model, tokens / 2, 2);
-  fmt::print("{} threads, target {}; read bandwidth over {:.1f} MB: {:.1f} GB/s; multiply-add rate {:.1f} GFLOP/s\n", threads,
-             probe_machine().target, static_cast<double>(model->file_bytes()) * 1e-6, bandwidth * 1e-9, fma * 1e-9);
+  fmt::print("{} threads, target {}; read bandwidth over {:.1f} MB: {:.1f} GB/s in small pages, {:.1f} in huge ones; multiply-add rate "
+             "{:.1f} GFLOP/s\n",
+             threads, probe_machine().target, static_cast<double>(model->file_bytes()) * 1e-6, small * 1e-9, huge * 1e-9, fma * 1e-9);
   fmt::print("prefill of {}: {:.0f} tokens/s best, {:.0f} mean; {:.2f} GFLOP, {:.1f} GFLOP/s = {:.0f}% of the multiply-add rate\n", prompt,
              static_cast<double>(prompt) / prefill.best, static_cast<double>(prompt) / prefill.mean, flops * 1e-9,
              flops / prefill.best * 1e-9, 100 * flops / prefill.best / fma);
-  fmt::print("decode of {}: {:.0f} tokens/s best, {:.0f} mean; {:.2f} MB a token, {:.1f} GB/s = {:.0f}% of the read bandwidth\n", tokens,
+  fmt::print("decode of {}: {:.0f} tokens/s best, {:.0f} mean; {:.2f} MB a token, {:.1f} GB/s = {:.0f}% of the read bandwidth in small pages, {:.0f}% in huge ones\n", tokens,
              1 / decode.best, 1 / decode.mean, static_cast<double>(cost.total()) * 1e-6, static_cast<double>(cost.total()) / decode.best * 1e-9,
-             100 * static_cast<double>(cost.total()) / decode.best / bandwidth);
+             100 * static_cast<double>(cost.total()) / decode.best / small, 100 * static_cast<double>(cost.total()) / decode.best / huge);
 }
 
 }  // namespace

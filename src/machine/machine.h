@@ -19,12 +19,13 @@ struct MachineInfo {
 /// Reads the system's tables; takes well under a millisecond. Never fails.
 MachineInfo probe_machine();
 
-/// Bytes per second that `threads` threads read from one buffer of `bytes` bytes, each its own
-/// contiguous slice, with vector loads: the floor for kernels that stream weights. With a buffer
-/// larger than the last cache this is the memory's bandwidth, with a smaller one that cache's. The
-/// best of several passes with 1, 4 and 8 streams a thread, about a third of a second in all.
-/// Throws Error{kOutOfMemory}.
-double measure_read_bandwidth(std::int64_t bytes, int threads);
+/// Small pages are what files are mapped in; huge ones are what anonymous memory can have where the system grants them.
+enum class Pages { kSmall, kHuge };
+
+/// Bytes per second that `threads` threads read from one buffer of `bytes` bytes, each its own contiguous slice, with vector loads: the floor
+/// for kernels that stream weights. With a buffer larger than the last cache this is the memory's bandwidth, with a smaller one that
+/// cache's. The best of several passes with 1, 4 and 8 streams a thread, about a third of a second in all. Throws Error{kOutOfMemory}.
+double measure_read_bandwidth(std::int64_t bytes, int threads, Pages pages = Pages::kHuge);
 
 /// F32 operations per second (a fused multiply-add counts as two) of `threads` threads on registers
 /// only, with the vectors of the active target: the ceiling for dense products. The best of several

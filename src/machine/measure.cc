@@ -25,19 +25,18 @@ double seconds_of(auto&& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Anonymous memory, in huge pages where the system grants them, as it does for large mapped
-/// weights.
-class Pages {
+/// Anonymous memory, in huge pages where they are asked for and the system grants them.
+class Memory {
  public:
-  explicit Pages(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
+  Memory(std::int64_t bytes, Pages pages) : bytes_(static_cast<std::size_t>(bytes)) {
     data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data_ == MAP_FAILED)
       throw make_error(ErrorCode::kOutOfMemory, "no memory for a probe of {} bytes", bytes);
-    madvise(data_, bytes_, MADV_HUGEPAGE);
+    madvise(data_, bytes_, pages == Pages::kHuge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
   }
-  ~Pages() { munmap(data_, bytes_); }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
+  ~Memory() { munmap(data_, bytes_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
   std::uint8_t* data() const { return static_cast<std::uint8_t*>(data_); }
 
  private:
@@ -47,13 +46,13 @@ class Pages {
 
 }  // namespace
 
-double measure_read_bandwidth(std::int64_t bytes, int threads) {
+double measure_read_bandwidth(std::int64_t bytes, int threads, Pages page_size) {
   base::ThreadPool pool(threads);
   const std::int64_t slice = std::max(kPage, bytes / threads / kPage * kPage);
-  const Pages pages(slice * threads);
+  const Memory memory(slice * threads, page_size);
   const auto each_slice = [&](auto work) {
     pool.parallel_for(threads, 1, [&](std::int64_t begin, std::int64_t, int) {
-      work(pages.data() + begin * slice);
+      work(memory.data() + begin * slice);
     });
   };
   each_slice([&](std::uint8_t* p) {
