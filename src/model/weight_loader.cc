@@ -27,9 +27,6 @@ LayerWeights empty_layer(const LayerSpec& spec) {
   return layer;
 }
 
-/// Elements [begin, begin + count) of the first dimension of an F32 vector or matrix.
-Tensor part(const Tensor& t, std::int64_t begin, std::int64_t count) { return t.rows(begin, count); }
-
 }  // namespace
 
 WeightLoader::WeightLoader(const ModelConfig& config, const formats::Checkpoint& checkpoint)
@@ -67,8 +64,8 @@ Matrix WeightLoader::transposed(const Matrix& stored) {
 }
 
 Matrix WeightLoader::rows(const Matrix& stored, const std::vector<Run>& runs) {
+  if (runs.size() == 1) return stored.row_range(runs[0].begin, runs[0].count);
   const Tensor& from = stored.dense;
-  if (runs.size() == 1) return {.dense = part(from, runs[0].begin, runs[0].count), .mx = {}};
   std::int64_t total = 0;
   for (const Run& run : runs) total += run.count;
   const std::int64_t row_bytes = from.size(1) * dtype_size(from.dtype);
@@ -123,9 +120,9 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
     case WeightRole::kAttentionQkvBias: {
       const Tensor bias = f32_vector(spec, matrix.dense);
       const std::int64_t width = bias.size(0) / 3;
-      attention->q_bias = part(bias, 0, width);
-      attention->k_bias = part(bias, width, width);
-      attention->v_bias = part(bias, 2 * width, width);
+      attention->q_bias = bias.rows(0, width);
+      attention->k_bias = bias.rows(width, width);
+      attention->v_bias = bias.rows(2 * width, width);
       return;
     }
     case WeightRole::kPageQkv:
@@ -147,9 +144,9 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
       return;
     case WeightRole::kPageConv: {
       const Tensor taps = f32_vector(spec, matrix.dense);
-      page->q_conv1d = part(taps, 0, keys);
-      page->k_conv1d = part(taps, keys, keys);
-      page->v_conv1d = part(taps, 2 * keys, values);
+      page->q_conv1d = taps.rows(0, keys);
+      page->k_conv1d = taps.rows(keys, keys);
+      page->v_conv1d = taps.rows(2 * keys, values);
       return;
     }
     default: PALIMPSEST_CHECK(false, "every role has a field");
