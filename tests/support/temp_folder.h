@@ -24,6 +24,10 @@ class TempFolder {
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
+  /// A file of another folder, under its own name.
+  void copy(const std::filesystem::path& from) const {
+    std::filesystem::copy_file(from, path_ / from.filename(), std::filesystem::copy_options::overwrite_existing);
+  }
   void write(std::string_view name, std::string_view bytes) const {
     std::ofstream(path_ / name, std::ios::binary) << bytes;
   }

@@ -283,7 +283,7 @@ TEST(K2Render, WhatTheFormatCannotSayIsAnError) {
 TEST(ChatFormat, IsChosenByTheNamesOfTheControlTokens) {
   EXPECT_EQ(ChatFormat::create(demo_tokenizer())->name(), "kimi-k3");
   EXPECT_EQ(ChatFormat::create(k2_demo_tokenizer())->name(), "kimi-k2");
-  TemporaryFolder folder;
+  TempFolder folder;
   folder.copy(project_path("models/demo/tiktoken.model"));
   folder.write("tokenizer_config.json",
                R"({"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": {}})");

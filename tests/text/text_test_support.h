@@ -10,37 +10,9 @@
 
 #include "palimpsest/tokenizer.h"
 #include "support/shared_data.h"
+#include "support/temp_folder.h"
 
 namespace palimpsest::test {
-
-/// A model folder made for one test, removed at its end.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "palimpsest-text-XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("mkdtemp");
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  void write(const std::string& name, const std::string& contents) const {
-    std::ofstream(path_ / name, std::ios::binary) << contents;
-  }
-  void copy(const std::filesystem::path& from) const {
-    std::filesystem::copy_file(from, path_ / from.filename(),
-                               std::filesystem::copy_options::overwrite_existing);
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline const Tokenizer& demo_tokenizer() {
   static const Tokenizer tokenizer = Tokenizer::load(project_path("models/demo"));
@@ -67,7 +39,7 @@ inline std::string tokenizer_config_json(const nlohmann::json& names, const std:
 /// The demo's ranks with the names of the K2 family.
 inline const Tokenizer& k2_demo_tokenizer() {
   static const Tokenizer tokenizer = [] {
-    TemporaryFolder folder;
+    TempFolder folder;
     folder.copy(project_path("models/demo/tiktoken.model"));
     const nlohmann::json names = {{"k2",
                                    {{"3840", "[BOS]"},
@@ -93,7 +65,7 @@ inline const Tokenizer& k2_demo_tokenizer() {
 /// Call only where shared_path("tokenizer/kimi/tiktoken.model") exists.
 inline const Tokenizer& kimi_tokenizer(const std::string& family) {
   static const auto load = [](const std::string& which) {
-    TemporaryFolder folder;
+    TempFolder folder;
     folder.copy(shared_path("tokenizer/kimi/tiktoken.model"));
     std::ifstream names(shared_path("tokenizer/kimi/special-tokens.json"));
     folder.write("tokenizer_config.json",

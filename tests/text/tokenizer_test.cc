@@ -196,7 +196,7 @@ class TokenizerFiles : public testing::Test {
     folder_.write("tokenizer_config.json", config_.dump());
     return error_of([&] { Tokenizer::load(folder_.path(), expected); });
   }
-  TemporaryFolder folder_;
+  TempFolder folder_;
   json config_;
 };
 
