@@ -42,6 +42,8 @@ class Tokenizer {
   /// other than TikTokenTokenizer.
   static Tokenizer load(const std::filesystem::path& folder,
                         std::optional<std::int64_t> expected_vocab_size = std::nullopt);
+  /// Whether there is a tokenizer where load() would look for one. Reads nothing but names.
+  static bool available(const std::filesystem::path& path);
 
   std::int64_t vocab_size() const;
   std::int64_t ordinary_size() const;
@@ -72,6 +74,9 @@ class Tokenizer {
   std::optional<TokenId> bos() const;
   std::optional<TokenId> eos() const;
   std::optional<TokenId> pad() const;
+  /// Whether this model wants bos() in front of a text. encode() never puts it there; false where
+  /// there is no bos().
+  bool adds_bos() const;
 
   /// Ids after which generation ends, ascending: eos_token_id of generation_config.json and of
   /// config.json (top level and text_config), the eos_token of tokenizer_config.json, and

@@ -150,6 +150,13 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder,
   return Tokenizer(std::move(impl));
 }
 
+bool Tokenizer::available(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  return std::filesystem::exists((is_folder ? path : path.parent_path()) / "tiktoken.model",
+                                 ignored);
+}
+
 std::int64_t Tokenizer::vocab_size() const {
   return impl_->vocab_size();
 }
@@ -223,6 +230,10 @@ std::optional<TokenId> Tokenizer::eos() const {
 }
 std::optional<TokenId> Tokenizer::pad() const {
   return impl_->pad;
+}
+
+bool Tokenizer::adds_bos() const {
+  return false;
 }
 
 const std::vector<TokenId>& Tokenizer::stop_ids() const {
