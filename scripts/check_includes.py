@@ -26,6 +26,7 @@ MAY_SEE = {
     "tensor": {"base"},
     "machine": {"base"},
     "formats": {"base", "tensor"},
+    "hub": {"base", "formats"},
     "text": {"base", "formats"},
     "kernels": {"base", "tensor"},
     "kernels/ref": OPS_LEVEL,
@@ -37,7 +38,7 @@ MAY_SEE = {
     "plan": PLAN_LEVEL,
     "runtime": RUNTIME_LEVEL,
     "report": {"base"},
-    "cli": RUNTIME_LEVEL | {"runtime", "report"},
+    "cli": RUNTIME_LEVEL | {"runtime", "hub", "report"},
 }
 
 # Public headers count as part of a folder; one that is not listed may be seen by runtime/ and what stands above it.
