@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
-#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -13,50 +13,73 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;
 
-std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+/// Sizes multiply counts that a user chose: what does not fit is more memory than there is.
+std::int64_t checked_multiply(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product)) throw make_error(ErrorCode::kOutOfMemory, "a state pool of {} times {} bytes cannot be", a, b);
+  return product;
+}
+std::int64_t checked_add(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum)) throw make_error(ErrorCode::kOutOfMemory, "a state pool of {} plus {} bytes cannot be", a, b);
+  return sum;
+}
+std::int64_t divide_up(std::int64_t n, std::int64_t by) { return n / by + (n % by != 0); }
+std::int64_t round_up(std::int64_t n, std::int64_t to) { return checked_multiply(divide_up(n, to), to); }
 
 }  // namespace
 
-std::int64_t StatePool::block_count(const StatePoolOptions& options) {
-  // Every sequence may leave its last block partly filled.
-  const std::int64_t whole = (options.tokens + options.block_tokens - 1) / options.block_tokens;
-  return whole + options.slots - 1;
-}
-
-std::int64_t StatePool::bytes(const StateSpec& spec, const StatePoolOptions& options) {
-  std::int64_t total = 0;
-  for (const StateEntry& entry : spec.entries) {
-    const std::int64_t units =
-        entry.kind == StateKind::kList ? block_count(options) * options.block_tokens : options.slots;
-    total += round_up(units * entry.bytes(), kAlignment);
+/// Sizes of a pool, and where each memory lies.
+struct StatePool::Layout {
+  Layout(const StateSpec& spec, const StatePoolOptions& options) {
+    PALIMPSEST_CHECK(options.slots >= 1 && options.block_tokens >= 1, "a pool needs a slot and a block size");
+    PALIMPSEST_CHECK(options.tokens >= 0 && options.max_length >= 0 && options.cache_bytes >= 0, "sizes are not negative");
+    for (const StateEntry& entry : spec.entries) {
+      if (entry.kind == StateKind::kList) {
+        const std::int64_t block = checked_multiply(entry.bytes(), options.block_tokens);
+        PALIMPSEST_CHECK(lists == 0 || unit == lists * block, "all lists of a model have rows of the same size");
+        memories.push_back({entry, unit});
+        unit = checked_add(unit, block);
+        row += entry.bytes();
+        ++lists;
+      } else {
+        memories.push_back({entry, slot});
+        slot = checked_add(slot, round_up(entry.bytes(), kAlignment));
+      }
+    }
+    if (lists > 0) {
+      // Every sequence may leave its last block partly filled.
+      units = checked_add(divide_up(options.tokens, options.block_tokens), options.slots - 1);
+    } else {
+      unit = std::max(slot, kAlignment);
+    }
+    units = checked_add(units, options.cache_bytes / unit);
+    if (units > std::numeric_limits<std::int32_t>::max() / std::max<std::int64_t>(lists, 1)) {
+      throw make_error(ErrorCode::kOutOfMemory, "a state pool of {} blocks cannot be", units);
+    }
+    total = checked_add(checked_multiply(options.slots, slot), checked_multiply(units, unit));
   }
-  return total;
-}
 
-StatePool::StatePool(const StateSpec& spec, const StatePoolOptions& options)
-    : options_(options), block_tokens_(options.block_tokens),
-      max_blocks_((options.max_length + options.block_tokens - 1) / options.block_tokens),
-      buffer_(bytes(spec, options)) {
-  PALIMPSEST_CHECK(options.slots >= 1 && options.block_tokens >= 1, "a pool needs a slot and a block size");
-  const std::int64_t blocks = block_count(options);
-  std::byte* next = buffer_.data();
-  for (const StateEntry& entry : spec.entries) {
-    std::vector<std::int64_t> sizes = entry.kind == StateKind::kList ? std::vector<std::int64_t>{blocks, block_tokens_}
-                                                                     : std::vector<std::int64_t>{options.slots};
-    sizes.insert(sizes.end(), entry.shape.begin(), entry.shape.end());
-    const Tensor tensor = Tensor::contiguous(next, entry.dtype, sizes.data(), static_cast<int>(sizes.size()));
-    memories_.push_back({entry, tensor});
-    next += round_up(tensor.bytes(), kAlignment);
-  }
+  std::int64_t slot = 0, unit = 0, row = 0, lists = 0, units = 0, total = 0;
+  std::vector<Memory> memories;
+};
+
+std::int64_t StatePool::bytes(const StateSpec& spec, const StatePoolOptions& options) { return Layout(spec, options).total; }
+
+StatePool::StatePool(const StateSpec& spec, const StatePoolOptions& options) : StatePool(Layout(spec, options), options) {}
+
+StatePool::StatePool(const Layout& layout, const StatePoolOptions& options)
+    : options_(options), max_blocks_(layout.lists > 0 ? divide_up(options.max_length, options.block_tokens) : 0), slot_bytes_(layout.slot),
+      row_bytes_(layout.row), snapshot_units_(divide_up(layout.slot, layout.unit)), lists_(layout.lists), buffer_(layout.total),
+      units_(buffer_.data() + options.slots * layout.slot, layout.units, layout.unit), memories_(layout.memories) {
   const auto slots = static_cast<std::size_t>(options.slots);
-  table_.assign(slots * static_cast<std::size_t>(max_blocks_), -1);
+  table_.assign(static_cast<std::size_t>(checked_multiply(options.slots, max_blocks_)), -1);
   free_slots_.resize(slots);
-  std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);  // lowest slot is handed out first
-  free_blocks_.resize(static_cast<std::size_t>(blocks));
-  std::iota(free_blocks_.rbegin(), free_blocks_.rend(), 0);
+  std::iota(free_slots_.rbegin(), free_slots_.rend(), 0);  // the lowest is handed out first
   lengths_.assign(slots, 0);
   blocks_held_.assign(slots, 0);
   taken_.assign(slots, false);
+  begun_.resize(slots);
   past_.reserve(slots);
 }
 
@@ -64,6 +87,27 @@ std::size_t StatePool::index(std::int32_t slot) const {
   PALIMPSEST_CHECK(slot >= 0 && slot < options_.slots && taken_[static_cast<std::size_t>(slot)], "not a slot in use");
   return static_cast<std::size_t>(slot);
 }
+
+std::int64_t StatePool::blocks_for(std::int64_t length) const { return lists_ > 0 ? divide_up(length, options_.block_tokens) : 0; }
+
+std::int32_t StatePool::unit_of(std::int32_t slot, std::int64_t block) const {
+  return table_[static_cast<std::size_t>(slot * max_blocks_ + block)] / static_cast<std::int32_t>(lists_);
+}
+
+void StatePool::set_block(std::int32_t slot, std::int64_t block, std::int32_t unit) {
+  table_[static_cast<std::size_t>(slot * max_blocks_ + block)] = unit < 0 ? -1 : unit * static_cast<std::int32_t>(lists_);
+}
+
+/// Keeps the first `blocks` blocks of a slot.
+void StatePool::cut_blocks(std::int32_t slot, std::int64_t blocks) {
+  std::int64_t& held = blocks_held_[index(slot)];
+  while (held > blocks) {
+    units_.release(unit_of(slot, --held));
+    set_block(slot, held, -1);
+  }
+}
+
+// -- sequences -----------------------------------------------------------------------------------------------------------------------------------
 
 std::int32_t StatePool::acquire() {
   if (free_slots_.empty()) {
@@ -73,52 +117,50 @@ std::int32_t StatePool::acquire() {
   free_slots_.pop_back();
   taken_[static_cast<std::size_t>(slot)] = true;
   lengths_[static_cast<std::size_t>(slot)] = 0;
-  for (const Memory& memory : memories_) {
-    if (memory.entry.kind == StateKind::kList) continue;
-    const Tensor mine = memory.tensor.rows(slot, 1);
-    std::memset(mine.data, 0, static_cast<std::size_t>(mine.bytes()));
-  }
+  if (slot_bytes_ > 0) std::memset(fixed(slot), 0, static_cast<std::size_t>(slot_bytes_));
   return slot;
 }
 
 void StatePool::release(std::int32_t slot) {
   const std::size_t s = index(slot);
-  std::int32_t* blocks = table_.data() + s * static_cast<std::size_t>(max_blocks_);
-  for (std::int64_t b = blocks_held_[s] - 1; b >= 0; --b) free_blocks_.push_back(std::exchange(blocks[b], -1));
-  blocks_held_[s] = 0;
+  begun_[s].reset();
+  cut_blocks(slot, 0);
+  if (poison_freed_) std::memset(fixed(slot), 0xFF, static_cast<std::size_t>(slot_bytes_));
   lengths_[s] = 0;
   taken_[s] = false;
   free_slots_.push_back(slot);
 }
 
-std::int64_t StatePool::blocks_missing(std::int32_t slot, std::int64_t new_length) const {
-  const std::int64_t needed = (new_length + block_tokens_ - 1) / block_tokens_;
-  return std::max<std::int64_t>(0, needed - blocks_held_[index(slot)]);
+std::int64_t StatePool::units_missing(std::span<const std::int32_t> slots, std::span<const std::int64_t> cu_seqlens) const {
+  PALIMPSEST_CHECK(cu_seqlens.size() == slots.size() + 1, "cu_seqlens has one entry more than there are sequences");
+  std::int64_t missing = 0;
+  for (std::size_t n = 0; n < slots.size(); ++n) {
+    const std::int64_t needed = blocks_for(length(slots[n]) + cu_seqlens[n + 1] - cu_seqlens[n]);
+    missing += std::max<std::int64_t>(0, needed - blocks_held_[index(slots[n])]);
+  }
+  return missing;
 }
 
 Tensor StatePool::prepare(std::span<const std::int32_t> slots, std::span<const std::int64_t> cu_seqlens) {
-  PALIMPSEST_CHECK(cu_seqlens.size() == slots.size() + 1, "cu_seqlens has one entry more than there are sequences");
-  std::int64_t missing = 0;
+  const std::int64_t missing = units_missing(slots, cu_seqlens);
   for (std::size_t n = 0; n < slots.size(); ++n) {
     const std::int64_t new_length = length(slots[n]) + cu_seqlens[n + 1] - cu_seqlens[n];
     if (new_length > options_.max_length) {
       throw make_error(ErrorCode::kInvalidRequest, "a sequence of {} tokens is longer than the context of {}", new_length,
                        options_.max_length);
     }
-    missing += blocks_missing(slots[n], new_length);
   }
-  if (missing > static_cast<std::int64_t>(free_blocks_.size())) {
+  if (missing > units_.free_units()) {
     throw make_error(ErrorCode::kOutOfMemory, "the batch needs {} more cache blocks of {} tokens, {} are free", missing,
-                     block_tokens_, free_blocks_.size());
+                     options_.block_tokens, units_.free_units());
   }
   past_.clear();
   for (std::size_t n = 0; n < slots.size(); ++n) {
     const std::size_t s = index(slots[n]);
-    const std::int64_t needed = blocks_missing(slots[n], lengths_[s] + cu_seqlens[n + 1] - cu_seqlens[n]);
-    for (std::int64_t b = 0; b < needed; ++b) {
-      table_[s * static_cast<std::size_t>(max_blocks_) + static_cast<std::size_t>(blocks_held_[s]++)] = free_blocks_.back();
-      free_blocks_.pop_back();
-    }
+    const std::int64_t blocks = blocks_for(lengths_[s] + cu_seqlens[n + 1] - cu_seqlens[n]);
+    scratch_.clear();
+    units_.allocate(std::max<std::int64_t>(0, blocks - blocks_held_[s]), scratch_);
+    for (const std::int32_t unit : scratch_) set_block(slots[n], blocks_held_[s]++, unit);
     past_.push_back(lengths_[s]);
   }
   return Tensor::contiguous(past_.data(), DType::kI64, {static_cast<std::int64_t>(past_.size())});
@@ -136,12 +178,208 @@ const StatePool::Memory& StatePool::find(std::int64_t layer, StateKind kind, int
   return memories_.front();
 }
 
-Tensor StatePool::pages(std::int64_t layer) const { return find(layer, StateKind::kPage, 0).tensor; }
-Tensor StatePool::tails(std::int64_t layer, int which) const { return find(layer, StateKind::kConvTail, which).tensor; }
+Tensor StatePool::fixed_tensor(const Memory& memory) const {
+  // No vector here: decoding allocates nothing.
+  std::int64_t sizes[Tensor::kMaxRank] = {options_.slots};
+  std::copy(memory.entry.shape.begin(), memory.entry.shape.end(), sizes + 1);
+  Tensor t = Tensor::contiguous(buffer_.data() + memory.offset, memory.entry.dtype, sizes, static_cast<int>(memory.entry.shape.size()) + 1);
+  t.strides[0] = slot_bytes_ / dtype_size(memory.entry.dtype);
+  return t;
+}
+
+Tensor StatePool::pages(std::int64_t layer) const { return fixed_tensor(find(layer, StateKind::kPage, 0)); }
+Tensor StatePool::tails(std::int64_t layer, int which) const { return fixed_tensor(find(layer, StateKind::kConvTail, which)); }
 
 PagedList StatePool::list(std::int64_t layer) const {
-  return {.blocks = find(layer, StateKind::kList, 0).tensor,
+  const Memory& memory = find(layer, StateKind::kList, 0);
+  // Seen from the layer's first block, unit u begins u * lists_ blocks later.
+  const std::int64_t blocks = std::max<std::int64_t>(1, (units_.units() - 1) * lists_ + 1);
+  return {.blocks = Tensor::contiguous(units_.data(0) + memory.offset, memory.entry.dtype, {blocks, options_.block_tokens, memory.entry.numel()}),
           .table = Tensor::contiguous(const_cast<std::int32_t*>(table_.data()), DType::kI32, {options_.slots, max_blocks_})};
+}
+
+// -- snapshots -----------------------------------------------------------------------------------------------------------------------------------
+
+std::int64_t StateSnapshot::exclusive_bytes() const {
+  if (!defined()) return 0;
+  auto units = static_cast<std::int64_t>(pages_.size());
+  // Whoever shares a block shares all before it.
+  for (auto block = blocks_.rbegin(); block != blocks_.rend() && pool_->units_.references(*block) == 1; ++block) ++units;
+  return units * pool_->unit_bytes();
+}
+
+void StateSnapshot::reset() {
+  if (!defined()) return;
+  pool_->units_.release(blocks_);
+  pool_->units_.release(pages_);
+  blocks_.clear();
+  pages_.clear();
+  length_ = 0;
+  pool_ = nullptr;
+}
+
+/// copy(piece of the snapshot, offset in the slot, bytes) for the units that hold pages and tails.
+template <class F>
+void StatePool::for_each_piece(const StateSnapshot& snapshot, F copy) const {
+  std::int64_t offset = 0;
+  for (const std::int32_t unit : snapshot.pages_) {
+    const std::int64_t bytes = std::min(units_.unit_bytes(), slot_bytes_ - offset);
+    copy(units_.data(unit), offset, static_cast<std::size_t>(bytes));
+    offset += bytes;
+  }
+}
+
+std::optional<StateSnapshot> StatePool::snapshot(std::int32_t slot) {
+  const std::size_t s = index(slot);
+  PALIMPSEST_CHECK(!begun_[s].defined(), "what a tentative slot holds may be taken back");
+  StateSnapshot snapshot;
+  if (!units_.allocate(snapshot_units_, snapshot.pages_)) return std::nullopt;
+  snapshot.pool_ = this;
+  snapshot.length_ = lengths_[s];
+  for_each_piece(snapshot, [&](std::byte* piece, std::int64_t offset, std::size_t bytes) { std::memcpy(piece, fixed(slot) + offset, bytes); });
+  for (std::int64_t block = 0; block < blocks_for(lengths_[s]); ++block) {
+    snapshot.blocks_.push_back(unit_of(slot, block));
+    units_.retain(snapshot.blocks_.back());
+  }
+  return snapshot;
+}
+
+bool StatePool::restore(std::int32_t slot, const StateSnapshot& snapshot) {
+  PALIMPSEST_CHECK(snapshot.pool_ == this && snapshot.length_ <= options_.max_length, "a snapshot of this pool");
+  const std::size_t s = index(slot);
+  const std::int64_t whole = lists_ > 0 ? snapshot.length_ / options_.block_tokens : 0, blocks = blocks_for(snapshot.length_);
+  scratch_.clear();
+  if (!units_.allocate(blocks - whole, scratch_)) return false;
+  begun_[s].reset();
+  for (std::int64_t b = 0; b < whole; ++b) units_.retain(snapshot.blocks_[static_cast<std::size_t>(b)]);
+  cut_blocks(slot, 0);
+  for (std::int64_t b = 0; b < whole; ++b) set_block(slot, b, snapshot.blocks_[static_cast<std::size_t>(b)]);
+  if (blocks > whole) {
+    std::memcpy(units_.data(scratch_[0]), units_.data(snapshot.blocks_.back()), static_cast<std::size_t>(units_.unit_bytes()));
+    set_block(slot, whole, scratch_[0]);
+  }
+  blocks_held_[s] = blocks;
+  lengths_[s] = snapshot.length_;
+  for_each_piece(snapshot, [&](const std::byte* piece, std::int64_t offset, std::size_t bytes) { std::memcpy(fixed(slot) + offset, piece, bytes); });
+  return true;
+}
+
+std::optional<std::int32_t> StatePool::fork(std::int32_t slot) {
+  const std::size_t s = index(slot);
+  PALIMPSEST_CHECK(!begun_[s].defined(), "what a tentative slot holds may be taken back");
+  const std::int64_t whole = lists_ > 0 ? lengths_[s] / options_.block_tokens : 0, blocks = blocks_for(lengths_[s]);
+  scratch_.clear();
+  if (free_slots_.empty() || !units_.allocate(blocks - whole, scratch_)) return std::nullopt;
+  const std::int32_t child = acquire();
+  const std::size_t c = index(child);
+  for (std::int64_t b = 0; b < whole; ++b) {
+    units_.retain(unit_of(slot, b));
+    set_block(child, b, unit_of(slot, b));
+  }
+  if (blocks > whole) {
+    std::memcpy(units_.data(scratch_[0]), units_.data(unit_of(slot, whole)), static_cast<std::size_t>(units_.unit_bytes()));
+    set_block(child, whole, scratch_[0]);
+  }
+  blocks_held_[c] = blocks;
+  lengths_[c] = lengths_[s];
+  if (slot_bytes_ > 0) std::memcpy(fixed(child), fixed(slot), static_cast<std::size_t>(slot_bytes_));
+  return child;
+}
+
+// -- tentative tokens ----------------------------------------------------------------------------------------------------------------------------
+
+bool StatePool::begin(std::int32_t slot) {
+  PALIMPSEST_CHECK(!recorded(slot), "a slot is tentative once at a time");
+  auto copy = snapshot(slot);
+  if (!copy) return false;
+  begun_[index(slot)] = std::move(*copy);
+  return true;
+}
+
+std::optional<std::int64_t> StatePool::recorded(std::int32_t slot) const {
+  const StateSnapshot& begun = begun_[index(slot)];
+  if (!begun.defined()) return std::nullopt;
+  return length(slot) - begun.length_;
+}
+
+std::int64_t StatePool::commit(std::int32_t slot, std::int64_t accepted) {
+  const auto tokens = recorded(slot);
+  PALIMPSEST_CHECK(tokens && accepted >= 0 && accepted <= *tokens, "at most what was recorded is accepted");
+  if (accepted == *tokens) {
+    begun_[index(slot)].reset();
+    return 0;
+  }
+  rollback(slot);
+  return accepted;
+}
+
+void StatePool::rollback(std::int32_t slot) {
+  PALIMPSEST_CHECK(recorded(slot), "only a tentative slot goes back");
+  const std::size_t s = index(slot);
+  const StateSnapshot begun = std::move(begun_[s]);
+  for_each_piece(begun, [&](const std::byte* piece, std::int64_t offset, std::size_t bytes) { std::memcpy(fixed(slot) + offset, piece, bytes); });
+  lengths_[s] = begun.length_;
+  cut_blocks(slot, blocks_for(begun.length_));
+}
+
+// -- bytes, for files ----------------------------------------------------------------------------------------------------------------------------
+
+void StatePool::read_fixed(const StateSnapshot& snapshot, std::byte* out) const {
+  for_each_piece(snapshot, [&](const std::byte* piece, std::int64_t offset, std::size_t bytes) { std::memcpy(out + offset, piece, bytes); });
+}
+
+void StatePool::write_fixed(StateSnapshot& snapshot, const std::byte* from) {
+  for_each_piece(snapshot, [&](std::byte* piece, std::int64_t offset, std::size_t bytes) { std::memcpy(piece, from + offset, bytes); });
+}
+
+/// copy(row in a unit, offset in the packed rows, bytes) for each row and layer.
+template <class F>
+void StatePool::for_each_row(const StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, F copy) const {
+  PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= snapshot.length_, "rows of the snapshot");
+  std::int64_t offset = 0;
+  if (lists_ == 0) return;
+  for (std::int64_t position = begin; position < end; ++position) {
+    std::byte* unit = units_.data(snapshot.blocks_[static_cast<std::size_t>(position / options_.block_tokens)]);
+    for (const Memory& memory : memories_) {
+      if (memory.entry.kind != StateKind::kList) continue;
+      const std::int64_t bytes = memory.entry.bytes();
+      copy(unit + memory.offset + position % options_.block_tokens * bytes, offset, static_cast<std::size_t>(bytes));
+      offset += bytes;
+    }
+  }
+}
+
+void StatePool::read_rows(const StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, std::byte* out) const {
+  for_each_row(snapshot, begin, end, [&](const std::byte* row, std::int64_t offset, std::size_t bytes) { std::memcpy(out + offset, row, bytes); });
+}
+
+void StatePool::write_rows(StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, const std::byte* from) {
+  for_each_row(snapshot, begin, end, [&](std::byte* row, std::int64_t offset, std::size_t bytes) { std::memcpy(row, from + offset, bytes); });
+}
+
+std::optional<StateSnapshot> StatePool::create(std::int64_t length, const StateSnapshot& prefix) {
+  PALIMPSEST_CHECK(length >= 0 && length <= options_.max_length, "no longer than a sequence may be");
+  const std::int64_t shared = lists_ > 0 ? std::min(prefix.length_, length) / options_.block_tokens : 0;
+  StateSnapshot snapshot;
+  if (units_.free_units() < snapshot_units_ + blocks_for(length) - shared) return std::nullopt;
+  snapshot.pool_ = this;
+  snapshot.length_ = length;
+  units_.allocate(snapshot_units_, snapshot.pages_);
+  snapshot.blocks_.assign(prefix.blocks_.begin(), prefix.blocks_.begin() + shared);
+  for (const std::int32_t unit : snapshot.blocks_) units_.retain(unit);
+  units_.allocate(blocks_for(length) - shared, snapshot.blocks_);
+  return snapshot;
+}
+
+// -- for tests -----------------------------------------------------------------------------------------------------------------------------------
+
+void StatePool::poison(std::int32_t slot) {
+  const std::size_t s = index(slot);
+  std::memset(fixed(slot), 0xFF, static_cast<std::size_t>(slot_bytes_));
+  for (std::int64_t b = 0; b < blocks_held_[s]; ++b) {
+    const std::int32_t unit = unit_of(slot, b);
+    if (units_.references(unit) == 1) std::memset(units_.data(unit), 0xFF, static_cast<std::size_t>(units_.unit_bytes()));
+  }
 }
 
 }  // namespace palimpsest
