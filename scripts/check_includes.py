@@ -38,7 +38,8 @@ MAY_SEE = {
     "plan": PLAN_LEVEL,
     "runtime": RUNTIME_LEVEL,
     "report": {"base"},
-    "cli": RUNTIME_LEVEL | {"runtime", "hub", "report"},
+    "lineage": OPS_LEVEL | {"ops", "report"},
+    "cli": RUNTIME_LEVEL | {"runtime", "hub", "report", "lineage"},
 }
 
 # Public headers count as part of a folder; one that is not listed may be seen by runtime/ and what stands above it.

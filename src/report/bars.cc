@@ -64,13 +64,17 @@ std::string sparkline(std::span<const double> values) {
     low = std::min(low, value);
     high = std::max(high, value);
   }
+  return sparkline(values, low, high);
+}
+
+std::string sparkline(std::span<const double> values, double low, double high) {
   std::string line;
   for (const double value : values) {
     if (!std::isfinite(value)) {
       line += ' ';
       continue;
     }
-    const double part = high > low ? (value - low) / (high - low) : 0;
+    const double part = high > low ? std::clamp((value - low) / (high - low), 0.0, 1.0) : 0;
     line += kVertical[static_cast<std::size_t>(std::lround(part * 7))];
   }
   return line;

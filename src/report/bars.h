@@ -27,6 +27,8 @@ std::string bar_chart(std::span<const BarRow> rows, int width);
 /// One character a value, eight heights between the smallest and the largest finite value; a blank
 /// for non-finite ones.
 std::string sparkline(std::span<const double> values);
+/// The same on a scale from low to high, for lines that are to be compared; values outside are drawn at its ends. Needs low < high.
+std::string sparkline(std::span<const double> values, double low, double high);
 
 /// Columns that UTF-8 text takes, counting one a code point (no wide characters, no combining
 /// marks).

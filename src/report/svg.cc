@@ -241,4 +241,17 @@ std::string to_svg(const BarPlot& plot) {
   return std::move(canvas).finish();
 }
 
+std::string stack_svg(const std::vector<std::string>& pictures, int width, int height) {
+  const int total = height * static_cast<int>(pictures.size());
+  std::string text = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
+      "{1}\">\n",
+      width, total);
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
+    text += fmt::format("<g transform=\"translate(0 {})\">\n{}</g>\n",
+                        height * static_cast<int>(i), pictures[i]);
+  }
+  return text + "</svg>\n";
+}
+
 }  // namespace palimpsest::report

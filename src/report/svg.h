@@ -34,6 +34,9 @@ struct BarPlot {
 std::string to_svg(const LinePlot& plot);
 std::string to_svg(const BarPlot& plot);
 
+/// Pictures of the given size, one below the other, as one.
+std::string stack_svg(const std::vector<std::string>& pictures, int width, int height);
+
 /// Where an axis from low to high puts its marks: multiples of 1, 2 or 5 times a power of ten
 /// inside [low, high], about `count` of them. Needs finite low < high.
 std::vector<double> nice_ticks(double low, double high, int count);
