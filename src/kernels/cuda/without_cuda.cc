@@ -1,6 +1,7 @@
 // A build without a CUDA toolkit: no device, and functions that say so.
 
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/devices.h"
 #include "palimpsest/error.h"
@@ -22,5 +23,8 @@ void ref_matmul(const MatmulArgs&, DType) { unsupported(); }
 void ref_rms_norm(const RmsNormArgs&, DType) { unsupported(); }
 void ref_page_memory(const PageMemoryArgs&, DType) { unsupported(); }
 void ref_latent_attention(const LatentAttentionArgs&, std::int64_t, DType) { unsupported(); }
+
+void delta_step(const DeltaStepArgs&, std::int64_t, void*) { unsupported(); }
+void ref_delta_step(const DeltaStepArgs&) { unsupported(); }
 
 }  // namespace palimpsest::cuda

@@ -1,0 +1,30 @@
+// palimpsest_kernels_bench [--json FILE]: checks each kernel against the truth in double at every shape, then times it.
+
+#include <cstring>
+
+#include "kernels/cases.h"
+
+int main(int argc, char** argv) {
+  using namespace palimpsest::bench;
+  const char* json = nullptr;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
+      json = argv[++i];
+    } else {
+      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--json FILE]\n");
+      return 2;
+    }
+  }
+  cudaDeviceProp device;
+  if (cudaGetDeviceProperties(&device, 0) != cudaSuccess) {
+    std::fprintf(stderr, "no CUDA device\n");
+    return 1;
+  }
+  std::printf("%s, %d multiprocessors, L2 %d MiB, copy %.2f TB/s\n", device.name, device.multiProcessorCount, device.l2CacheSize >> 20,
+              ceilings().copy_tbs);
+  Report report;
+  delta_step_cases(report);
+  if (json != nullptr) report.write_json(json);
+  if (!report.all_right()) std::fprintf(stderr, "some results are WRONG\n");
+  return report.all_right() ? 0 : 1;
+}

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "kernels/delta_args.h"
+
+/// Fused kernels of the page memories for Hopper (sm_90a). Every tensor lies in device memory. They are put on `stream` (a cudaStream_t) and
+/// return at once; they allocate nothing, read no device memory on the host, and may be captured into a CUDA graph.
+namespace palimpsest::cuda {
+
+/// `max_rows`: no sequence has more rows than this (more are computed, too, only with less prepared at a time). K 64, 128 or 256; V a
+/// multiple of 32 up to 256; pages aligned to 16 bytes. Bits do not depend on the other sequences of the batch.
+/// Errors: kUnsupported and kInternal, naming field and numbers, before anything is launched.
+void delta_step(const DeltaStepArgs& args, std::int64_t max_rows, void* stream);
+
+/// The truth, in double: pages, snapshots and o are F64. Waits until it is done.
+void ref_delta_step(const DeltaStepArgs& args);
+
+}  // namespace palimpsest::cuda
