@@ -37,6 +37,7 @@ namespace HWY_NAMESPACE {
 
 constexpr std::int64_t kDirectRows =
     4;  ///< up to here weights are decoded in registers, straight from memory
+constexpr std::int64_t kPageBytes = 4096;
 constexpr std::int64_t kRowBlock = 128;  ///< rows of x packed at a time: 256 KB
 constexpr std::int64_t kPanelRows = 8;   ///< weight rows decoded at a time: 16 KB
 constexpr int kTailRows =
@@ -69,22 +70,28 @@ HWY_INLINE void add_sums(const float* sums, std::int64_t rows, std::int64_t colu
 
 /// One row of x, packed: the part's weight rows are cut into kTile runs, and a tile takes one row
 /// of each, so that every run is read front to back as one long stream. That is what prefetchers
-/// follow: 3 times the bandwidth of tiles of neighbouring rows once the matrix lies beyond L2.
+/// follow: 3 times the bandwidth of tiles of neighbouring rows once the matrix lies beyond L2. Where
+/// a whole tile of neighbouring rows is shorter than a page, runs are shorter than what it takes to
+/// follow them, and the part is read as one stream instead: an expert's matrix of 192 x 192 codes,
+/// not in L2, in 2.2 microseconds instead of 3.4.
 /// Returns the first row that is not done (fewer than kTile remain).
 template <class Format>
 std::int64_t stream_rows(const MatmulPart& p, const Format& w, const float* packed, float* y) {
   const std::int64_t k = p.w.cols(), run = (p.end - p.begin) / kTile;
+  const bool one_stream = kTile * w.row_bytes <= kPageBytes;
+  const std::int64_t row_step = one_stream ? 1 : run, tile_step = one_stream ? kTile : 1;
   HWY_ALIGN float sums[kTile];
-  if (run > 0) {
+  if (run > 0 && !one_stream) {
     for (std::int64_t i = 0; i < kTile; ++i) w.row(p.begin + i * run, 0).prefetch();
   }
   for (std::int64_t j = 0; j < run; ++j) {
     for (std::int64_t k0 = 0; k0 < k; k0 += kBlockColumns) {
       tile<1>(
-          packed + k0, w, [&](std::int64_t i) { return p.begin + i * run + j; }, k0,
+          packed + k0, w,
+          [&](std::int64_t i) { return p.begin + i * row_step + j * tile_step; }, k0,
           std::min(kBlockColumns, k - k0), sums);
       for (std::int64_t i = 0; i < kTile; ++i) {
-        float& out = y[i * run + j];
+        float& out = y[i * row_step + j * tile_step];
         out = k0 == 0 ? sums[i] : out + sums[i];
       }
     }
