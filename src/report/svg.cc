@@ -14,7 +14,7 @@ namespace {
 // Colours of Okabe and Ito (2008), told apart by people with colour vision deficiencies.
 constexpr std::array<std::string_view, 8> kColors = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
                                                      "#E69F00", "#56B4E9", "#8A6D00", "#777777"};
-constexpr double kLeft = 72, kRight = 16, kTop = 40, kBottom = 56;
+constexpr double kLeft = 72, kRight = 24, kTop = 40, kBottom = 56;
 
 std::string escape(std::string_view text) {
   std::string out;

@@ -52,6 +52,17 @@ TEST(Bars, Sparkline) {
   EXPECT_EQ(sparkline({}), "");
 }
 
+TEST(Bars, SparklinesOnOneScale) {
+  const double values[] = {0, 7, 9, -1};
+  EXPECT_EQ(sparkline(values, 0, 14), "▁▅▆▁");
+}
+
+TEST(SvgTest, PicturesBelowEachOther) {
+  const std::string stacked = stack_svg({"<svg>a</svg>\n", "<svg>b</svg>\n"}, 100, 40);
+  EXPECT_THAT(stacked, HasSubstr("viewBox=\"0 0 100 80\""));
+  EXPECT_THAT(stacked, HasSubstr("translate(0 40)\">\n<svg>b</svg>"));
+}
+
 TEST(TableTest, AlignsColumnsWithoutTrailingBlanks) {
   Table table({{"name", Align::kLeft}, {"bytes", Align::kRight}});
   table.add_row({"müller", "1"});
