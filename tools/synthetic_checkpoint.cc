@@ -107,7 +107,7 @@ std::vector<Item> checkpoint_items(const ModelConfig& config, bool mxfp4_experts
   for (const WeightSpec& spec : weight_spec(config)) {
     const std::string name = weight_name(config, spec);
     std::vector<std::int64_t> shape(spec.shape().begin(), spec.shape().end());
-    if (spec.may_be_mxfp4 && mxfp4_experts) {
+    if (spec.expert >= 0 && mxfp4_experts) {
       items.push_back({name + "_packed", DType::kU8, {shape[0], shape[1] / 2}});
       items.push_back({name + "_scale", DType::kU8, {shape[0], shape[1] / 32}});
       continue;

@@ -96,6 +96,13 @@ struct MxTensor {
   Tensor scales;
 };
 
+/// A matrix [rows, cols] of 8-bit integers with one scale per 32 columns, as compressed-tensors stores "int-quantized": codes I8 [rows, cols],
+/// scales BF16 or F32 [rows, cols/32], value = code * scale (exact in F32 for a BF16 scale). Both may have any alignment.
+struct Int8Tensor {
+  Tensor codes;
+  Tensor scales;
+};
+
 /// A matrix [rows, cols] in a block format of ggml. cols is a multiple of block_columns(type); a row is its blocks back to back, and rows
 /// lie row_bytes apart. The bytes may have any alignment.
 struct BlockTensor {
@@ -117,22 +124,32 @@ struct BlockTensor {
 /// A weight matrix [rows, cols] in the form it is stored in: y = x W^T. Exactly one member is defined.
 struct Matrix {
   Tensor dense;  ///< F32, F16 or BF16 [rows, cols], unit column stride (F64 in references)
-  MxTensor mx;
+  MxTensor mx{};
   BlockTensor blocks;
+  Int8Tensor int8{};
 
-  constexpr bool defined() const { return dense.defined() || is_mx() || is_blocks(); }
+  constexpr bool defined() const { return dense.defined() || is_mx() || is_blocks() || is_int8(); }
   constexpr bool is_mx() const { return mx.codes.defined(); }
   constexpr bool is_blocks() const { return blocks.defined(); }
-  constexpr std::int64_t rows() const { return is_mx() ? mx.codes.size(0) : is_blocks() ? blocks.rows : dense.size(0); }
-  constexpr std::int64_t cols() const { return is_mx() ? mx.codes.size(1) * 2 : is_blocks() ? blocks.cols : dense.size(1); }
+  constexpr bool is_int8() const { return int8.codes.defined(); }
+  constexpr std::int64_t rows() const {
+    return is_mx() ? mx.codes.size(0) : is_blocks() ? blocks.rows : is_int8() ? int8.codes.size(0) : dense.size(0);
+  }
+  constexpr std::int64_t cols() const {
+    return is_mx() ? mx.codes.size(1) * 2 : is_blocks() ? blocks.cols : is_int8() ? int8.codes.size(1) : dense.size(1);
+  }
   std::int64_t bytes() const {
-    return is_mx() ? mx.codes.bytes() + mx.scales.bytes() : is_blocks() ? blocks.rows * blocks.row_bytes : dense.bytes();
+    if (is_mx()) return mx.codes.bytes() + mx.scales.bytes();
+    if (is_int8()) return int8.codes.bytes() + int8.scales.bytes();
+    return is_blocks() ? blocks.rows * blocks.row_bytes : dense.bytes();
   }
   /// Rows [begin, begin + count): one expert of a stack, one head of a projection.
   Matrix row_range(std::int64_t begin, std::int64_t count) const {
     Matrix m = *this;
     if (is_mx()) {
       m.mx = {mx.codes.rows(begin, count), mx.scales.rows(begin, count)};
+    } else if (is_int8()) {
+      m.int8 = {int8.codes.rows(begin, count), int8.scales.rows(begin, count)};
     } else if (is_blocks()) {
       m.blocks.data = static_cast<char*>(blocks.data) + begin * blocks.row_bytes;
       m.blocks.rows = count;

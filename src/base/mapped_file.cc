@@ -53,4 +53,10 @@ void MappedFile::will_need() const {
   if (data_) ::madvise(data_, size_, MADV_WILLNEED);
 }
 
+void MappedFile::release(std::size_t offset, std::size_t size) const {
+  static const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t begin = (offset + page - 1) / page * page, end = (offset + size) / page * page;
+  if (data_ && begin < end) ::madvise(static_cast<char*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
 }  // namespace palimpsest::base

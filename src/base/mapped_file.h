@@ -29,6 +29,9 @@ class MappedFile {
 
   /// Asks the system to read ahead the whole file (no effect on contents).
   void will_need() const;
+  /// Gives the whole pages of [offset, offset + size) back: they leave the process's memory and are read again when touched. For
+  /// a reader that goes through a file once and must stay small.
+  void release(std::size_t offset, std::size_t size) const;
 
  private:
   void* data_ = nullptr;

@@ -8,6 +8,7 @@
 
 #include "base/mapped_file.h"
 #include "model/families/config_reading.h"
+#include "model/quantization_config.h"
 #include "palimpsest/model_config.h"
 
 namespace palimpsest {
@@ -144,22 +145,13 @@ std::vector<LayerSpec> read_layers(const JsonObject& text, const JsonObject& lin
   return layers;
 }
 
-/// Weights are decoded by what each tensor is, so the config only has to promise the one packed form that is known.
-void check_quantization(const JsonObject& root, const JsonObject& text) {
-  for (const JsonObject& json : {root, text}) {
-    const auto quantization = json.find_object("quantization_config");
-    if (!quantization) continue;
-    require_string(*quantization, "quant_method", "compressed-tensors");
-    require_string(*quantization, "format", "mxfp4-pack-quantized");
-  }
-}
-
 }  // namespace
 
 ModelConfig parse_model_config(std::string_view json, std::string_view file) {
   const JsonObject root = JsonObject::parse(json, file);
   const auto wrapped = root.find_object("text_config");
   const JsonObject text = wrapped.value_or(root);
+  check_quantization(root, text);
   const auto linear = text.find_object("linear_attn_config");
   if (!linear) {
     const auto type = text.has("model_type") ? text.find_string("model_type") : root.find_string("model_type");
@@ -194,7 +186,6 @@ ModelConfig parse_model_config(std::string_view json, std::string_view file) {
     throw make_error(ErrorCode::kUnsupported, "{}: {} multi-token prediction layers are not supported",
                      text.where("num_nextn_predict_layers"), *drafts);
   }
-  check_quantization(root, text);
   return config;
 }
 

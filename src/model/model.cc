@@ -2,21 +2,21 @@
 
 #include <utility>
 
-#include "formats/checkpoint.h"
 #include "model/weight_loader.h"
+#include "model/weight_source.h"
 
 namespace palimpsest {
 namespace {
 
-/// E8M0 scales up to this many bytes in all are looked at while loading; beyond it an expert's are when it is first chosen.
+/// Scales up to this many bytes in all are looked at while loading; beyond it an expert's are when it is first chosen.
 constexpr std::uint64_t kEagerScaleBytes = 256u << 20;
 
 }  // namespace
 
 struct Model::Impl {
   std::filesystem::path path;
-  ModelConfig config;
-  formats::Checkpoint checkpoint;
+  std::unique_ptr<const ModelConfig> config;
+  std::unique_ptr<WeightSource> source;
   std::unique_ptr<WeightLoader> loader;  ///< owns what had to be copied
   std::vector<std::string> unused;
 
@@ -24,12 +24,14 @@ struct Model::Impl {
 };
 
 void Model::Impl::load(const LoadOptions& options) {
-  config = load_model_config(std::filesystem::is_directory(path) ? path.string() : path.parent_path().string());
-  checkpoint = value_or_throw(formats::Checkpoint::open(path));
-  loader = std::make_unique<WeightLoader>(config, checkpoint);
-  const Census census = value_or_throw(take_census(config, loader->specs(), checkpoint));
-  const bool check_experts = census.mxfp4_bytes / 17 <= kEagerScaleBytes;
-  const auto total = static_cast<std::int64_t>(loader->specs().size());
+  auto opened = open_model(path);
+  config = std::move(opened.config);
+  source = std::move(opened.source);
+  loader = std::make_unique<WeightLoader>(*config, *source);
+  const Census census = value_or_throw(source->census());
+  const std::uint64_t scaled = census.mxfp4_bytes + census.int8_bytes + census.block_bytes[static_cast<std::size_t>(BlockType::kMxfp4)];
+  const bool check_experts = scaled / 17 <= kEagerScaleBytes;
+  const auto total = static_cast<std::int64_t>(source->specs().size());
   for (std::int64_t i = 0; i < total; ++i) {
     loader->place(static_cast<std::size_t>(i), check_experts);
     if (options.on_progress && (i % 512 == 511 || i + 1 == total)) options.on_progress(i + 1, total);
@@ -39,14 +41,8 @@ void Model::Impl::load(const LoadOptions& options) {
       std::move(loader->experts), [this, check_experts](std::int64_t layer, std::int32_t expert) {
         if (!check_experts) loader->verify_expert(layer, expert);
       });
-  if (census.vision_tensors > 0) {
-    for (const auto& entry : checkpoint.entries()) {
-      if (is_vision_tensor(entry.name)) unused.emplace_back(entry.name);
-    }
-  }
-  if (options.prefetch) {
-    for (const auto& shard : checkpoint.shards()) shard.file.will_need();
-  }
+  unused = source->unused();
+  if (options.prefetch) source->will_need();
 }
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -63,10 +59,10 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& path, cons
   return std::shared_ptr<const Model>(new Model(std::move(impl)));
 }
 
-const ModelConfig& Model::config() const { return impl_->config; }
+const ModelConfig& Model::config() const { return *impl_->config; }
 const Weights& Model::weights() const { return impl_->loader->weights; }
 const std::filesystem::path& Model::path() const { return impl_->path; }
-std::int64_t Model::file_bytes() const { return static_cast<std::int64_t>(impl_->checkpoint.file_bytes()); }
+std::int64_t Model::file_bytes() const { return static_cast<std::int64_t>(impl_->source->file_bytes()); }
 std::int64_t Model::owned_bytes() const { return impl_->loader->owned_bytes(); }
 const std::vector<std::string>& Model::unused_tensors() const { return impl_->unused; }
 

@@ -1,17 +1,15 @@
 #include "model/weight_loader.h"
 
-#include <cstring>
+#include <array>
 
 #include "base/check.h"
 #include "model/weight_fields.h"
+#include "model/weights_check.h"
 
 namespace palimpsest {
 namespace {
 
-Matrix matrix_view(const formats::Checkpoint& checkpoint, const StoredWeight& stored) {
-  if (stored.dense) return {.dense = checkpoint.view(*stored.dense), .mx = {}};
-  return {.dense = {}, .mx = {.codes = checkpoint.view(*stored.codes), .scales = checkpoint.view(*stored.scales)}};
-}
+using Run = WeightCopies::Run;
 
 LayerWeights empty_layer(const LayerSpec& spec) {
   LayerWeights layer;
@@ -29,17 +27,12 @@ LayerWeights empty_layer(const LayerSpec& spec) {
 
 }  // namespace
 
-WeightLoader::WeightLoader(const ModelConfig& config, const formats::Checkpoint& checkpoint)
-    : config_(config), checkpoint_(checkpoint), specs_(weight_spec(config)), first_expert_spec_(static_cast<std::size_t>(config.num_layers())) {
+WeightLoader::WeightLoader(const ModelConfig& config, WeightSource& source)
+    : config_(config), source_(source), first_expert_spec_(static_cast<std::size_t>(config.num_layers())) {
   for (const LayerSpec& layer : config.layers) {
     weights.layers.push_back(empty_layer(layer));
     experts.emplace_back(layer.ffn == Ffn::kMixtureOfExperts ? static_cast<std::size_t>(config.moe.num_experts) : 0);
   }
-}
-
-std::byte* WeightLoader::own(std::int64_t bytes) {
-  owned_bytes_ += bytes;
-  return matrices_.emplace_back(static_cast<std::size_t>(bytes)).data();
 }
 
 /// An F32 copy in the shape of the spec: [n], [P, W] for convolution taps; padding behind A_log is dropped.
@@ -51,40 +44,9 @@ Tensor WeightLoader::f32_vector(const WeightSpec& spec, const Tensor& stored) {
   return Tensor::contiguous(values.data(), DType::kF32, {spec.parameters()});
 }
 
-Matrix WeightLoader::transposed(const Matrix& stored) {
-  const Tensor& from = stored.dense;
-  const std::int64_t rows = from.size(1), columns = from.size(0), size = dtype_size(from.dtype);
-  std::byte* to = own(from.bytes());
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < columns; ++c) {
-      std::memcpy(to + (r * columns + c) * size, from.as<const std::byte>() + (c * rows + r) * size, static_cast<std::size_t>(size));
-    }
-  }
-  return {.dense = Tensor::contiguous(to, from.dtype, {rows, columns}), .mx = {}};
-}
-
-Matrix WeightLoader::rows(const Matrix& stored, const std::vector<Run>& runs) {
-  if (runs.size() == 1) return stored.row_range(runs[0].begin, runs[0].count);
-  const Tensor& from = stored.dense;
-  std::int64_t total = 0;
-  for (const Run& run : runs) total += run.count;
-  const std::int64_t row_bytes = from.size(1) * dtype_size(from.dtype);
-  std::byte* to = own(total * row_bytes);
-  const Tensor copy = Tensor::contiguous(to, from.dtype, {total, from.size(1)});
-  for (const Run& run : runs) {
-    std::memcpy(to, from.as<const std::byte>() + run.begin * row_bytes, static_cast<std::size_t>(run.count * row_bytes));
-    to += run.count * row_bytes;
-  }
-  return {.dense = copy, .mx = {}};
-}
-
-void WeightLoader::verify(std::size_t index, const StoredWeight& stored) const {
-  value_or_throw(check_values(config_, specs_[index], stored, checkpoint_));
-}
-
 void WeightLoader::verify_expert(std::int64_t layer, std::int32_t expert) const {
   const std::size_t first = first_expert_spec_[static_cast<std::size_t>(layer)] + 3 * static_cast<std::size_t>(expert);
-  for (std::size_t i = first; i < first + 3; ++i) verify(i, value_or_throw(locate_weight(config_, specs_[i], checkpoint_)));
+  for (std::size_t i = first; i < first + 3; ++i) value_or_throw(source_.check(source_.specs()[i]));
 }
 
 /// Tensors that hold several weights of a layer.
@@ -105,16 +67,16 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
         attention->q_proj = matrix;
         return;
       }
-      attention->q_proj = rows(matrix, every_group(a.num_heads, 2 * a.head_dim, 0, a.head_dim));
-      attention->g_proj = rows(matrix, every_group(a.num_heads, 2 * a.head_dim, a.head_dim, a.head_dim));
+      attention->q_proj = copies_.rows(matrix, every_group(a.num_heads, 2 * a.head_dim, 0, a.head_dim));
+      attention->g_proj = copies_.rows(matrix, every_group(a.num_heads, 2 * a.head_dim, a.head_dim, a.head_dim));
       return;
     }
     case WeightRole::kAttentionQkv: {
-      const Matrix qkv = transposed(matrix);
+      const Matrix qkv = spec.transposed ? copies_.transposed(matrix) : matrix;
       const std::int64_t width = qkv.rows() / 3;
-      attention->q_proj = rows(qkv, {{0, width}});
-      attention->k_proj = rows(qkv, {{width, width}});
-      attention->v_proj = rows(qkv, {{2 * width, width}});
+      attention->q_proj = copies_.rows(qkv, std::array{Run{0, width}});
+      attention->k_proj = copies_.rows(qkv, std::array{Run{width, width}});
+      attention->v_proj = copies_.rows(qkv, std::array{Run{2 * width, width}});
       return;
     }
     case WeightRole::kAttentionQkvBias: {
@@ -126,21 +88,21 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
       return;
     }
     case WeightRole::kPageQkv:
-      page->q_proj = rows(matrix, {{0, keys}});
-      page->k_proj = rows(matrix, {{keys, keys}});
-      page->v_proj = rows(matrix, {{2 * keys, values}});
+      page->q_proj = copies_.rows(matrix, std::array{Run{0, keys}});
+      page->k_proj = copies_.rows(matrix, std::array{Run{keys, keys}});
+      page->v_proj = copies_.rows(matrix, std::array{Run{2 * keys, values}});
       return;
     case WeightRole::kPageQkvz: {
       const std::int64_t v = per_head * p.value_dim, width = 2 * p.key_dim + 2 * v;
-      page->q_proj = rows(matrix, every_group(p.num_heads, width, 0, p.key_dim));
-      page->k_proj = rows(matrix, every_group(p.num_heads, width, p.key_dim, p.key_dim));
-      page->v_proj = rows(matrix, every_group(p.num_heads, width, 2 * p.key_dim, v));
-      page->g_proj = rows(matrix, every_group(p.num_heads, width, 2 * p.key_dim + v, v));
+      page->q_proj = copies_.rows(matrix, every_group(p.num_heads, width, 0, p.key_dim));
+      page->k_proj = copies_.rows(matrix, every_group(p.num_heads, width, p.key_dim, p.key_dim));
+      page->v_proj = copies_.rows(matrix, every_group(p.num_heads, width, 2 * p.key_dim, v));
+      page->g_proj = copies_.rows(matrix, every_group(p.num_heads, width, 2 * p.key_dim + v, v));
       return;
     }
     case WeightRole::kPageBa:
-      page->b_proj = rows(matrix, every_group(p.num_heads, 2 * per_head, 0, per_head));
-      page->a_proj = rows(matrix, every_group(p.num_heads, 2 * per_head, per_head, per_head));
+      page->b_proj = copies_.rows(matrix, every_group(p.num_heads, 2 * per_head, 0, per_head));
+      page->a_proj = copies_.rows(matrix, every_group(p.num_heads, 2 * per_head, per_head, per_head));
       return;
     case WeightRole::kPageConv: {
       const Tensor taps = f32_vector(spec, matrix.dense);
@@ -154,10 +116,9 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
 }
 
 void WeightLoader::place(std::size_t index, bool check_experts) {
-  const WeightSpec& spec = specs_[index];
-  const StoredWeight stored = value_or_throw(locate_weight(config_, spec, checkpoint_));
-  if (spec.expert < 0 || check_experts) verify(index, stored);
-  const Matrix matrix = matrix_view(checkpoint_, stored);
+  const WeightSpec& spec = source_.specs()[index];
+  const Matrix matrix = value_or_throw(source_.find(spec));
+  if (spec.expert < 0 || check_experts) value_or_throw(source_.check(spec));
 
   const auto store_vector = [&](Tensor& field) {
     const Tensor values = f32_vector(spec, matrix.dense);
@@ -184,7 +145,7 @@ void WeightLoader::place(std::size_t index, bool check_experts) {
     (spec.role == WeightRole::kExpertGate ? expert.w1 : spec.role == WeightRole::kExpertUp ? expert.w3 : expert.w2) = matrix;
     if (spec.expert == 0 && spec.role == WeightRole::kExpertGate) first_expert_spec_[l] = index;
   } else if (Matrix* field = matrix_field(layer, spec.role)) {
-    *field = spec.transposed ? transposed(matrix) : matrix;
+    *field = spec.transposed ? copies_.transposed(matrix) : matrix;
   } else if (Tensor* vector = vector_field(layer, spec.role)) {
     store_vector(*vector);
   } else {

@@ -377,9 +377,7 @@ class WeightLister {
   }
 
   void add_expert(WeightRole role, std::int32_t expert, std::initializer_list<std::int64_t> shape) {
-    WeightSpec& spec = add(role, shape);
-    spec.expert = expert;
-    spec.may_be_mxfp4 = true;
+    add(role, shape).expert = expert;
   }
 
   const ModelConfig& c_;
@@ -402,6 +400,21 @@ std::string full_name(const ModelConfig& config, const WeightSpec& spec, std::st
 }  // namespace
 
 std::vector<WeightSpec> weight_spec(const ModelConfig& config) { return WeightLister(config).list(); }
+
+bool may_be_quantised(const WeightSpec& spec) {
+  switch (spec.role) {
+    case WeightRole::kAttentionResProj:
+    case WeightRole::kMlpResProj:
+    case WeightRole::kOutputResProj: return false;  // one row each, used as vectors
+    default: return spec.rank == 2;
+  }
+}
+
+MatrixShape quantised_shape(const WeightSpec& spec) {
+  return spec.transposed ? MatrixShape{spec.sizes[1], spec.sizes[0]} : MatrixShape{spec.sizes[0], spec.sizes[1]};
+}
+
+std::string_view weight_leaf(const ModelConfig& config, WeightRole role) { return leaf_name(config.family, role); }
 
 std::string weight_name(const ModelConfig& config, const WeightSpec& spec) {
   return full_name(config, spec, leaf_name(config.family, spec.role));

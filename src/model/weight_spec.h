@@ -128,7 +128,6 @@ struct WeightSpec {
   DType dtype = DType::kBF16;  ///< as published; readers accept F32, BF16 and F16 alike
   ShardAxis shard = ShardAxis::kReplicated;
   std::int8_t rank = 1;
-  bool may_be_mxfp4 = false;     ///< an expert matrix: <name>_packed and <name>_scale when the former is there
   /// A_log: any shape that flattens to the heads, or to the heads padded with zeros to a multiple of 128.
   bool stored_as_heads = false;
   bool transposed = false;  ///< a matrix stored [in, out]; `sizes` is the stored shape
@@ -146,6 +145,15 @@ constexpr bool is_weight_dtype(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
 
+/// Whether this weight may also be stored as MXFP4 (<name>_packed and <name>_scale) or as 8-bit integers (I8 <name> and <name>_scale): every
+/// matrix that a product or an embedding reads. Quantised matrices are [out, in] in every family, also where a dense one is stored transposed.
+bool may_be_quantised(const WeightSpec& spec);
+/// [out, in] of such a matrix.
+struct MatrixShape {
+  std::int64_t rows, cols;
+};
+MatrixShape quantised_shape(const WeightSpec& spec);
+
 /// The single list of a model's weights: embedding, layers in order (experts last, by id: w1, w3, w2), output. Loader,
 /// census, saver, initialiser and planner walk it.
 std::vector<WeightSpec> weight_spec(const ModelConfig& config);
@@ -154,6 +162,8 @@ std::vector<WeightSpec> weight_spec(const ModelConfig& config);
 std::string weight_name(const ModelConfig& config, const WeightSpec& spec);
 /// A second spelling that some re-uploads use ("self_attention_res.norm_weight"), or "".
 std::string weight_alias(const ModelConfig& config, const WeightSpec& spec);
+/// What a weight is called inside its layer or expert: "self_attn.q_a_proj.weight".
+std::string_view weight_leaf(const ModelConfig& config, WeightRole role);
 /// "BF16 [4096, 384]", with the accepted alternatives for A_log.
 std::string describe(const WeightSpec& spec);
 

@@ -1,16 +1,16 @@
 #include "model/weights_check.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/number_formats.h"
 #include "formats/quote.h"
+#include "model/tensor_problems.h"
 
 namespace palimpsest {
 namespace {
@@ -19,7 +19,7 @@ using formats::Checkpoint;
 using formats::quote;
 using formats::TensorEntry;
 
-constexpr std::int64_t kMxGroup = 32;  // columns that share one scale
+constexpr std::int64_t kGroup = 32;  // columns that share one scale
 
 bool has_shape(const TensorEntry& entry, std::initializer_list<std::int64_t> shape) {
   return std::equal(shape.begin(), shape.end(), entry.shape().begin(), entry.shape().end());
@@ -34,23 +34,44 @@ bool fits(const TensorEntry& entry, const WeightSpec& spec) {
   return entry.numel() == heads || entry.numel() == padded;
 }
 
-Result<StoredWeight> locate_mxfp4(const WeightSpec& spec, const std::string& name, const TensorEntry& codes,
-                                  const Checkpoint& checkpoint) {
-  const std::int64_t rows = spec.sizes[0], columns = spec.sizes[1];
-  const auto mismatch = [&](const std::string& tensor, std::int64_t per_byte, const TensorEntry* found) {
-    return fail(ErrorCode::kInvalidFile, "tensor {}: expected U8 [{}, {}], found {}", quote(tensor), rows,
-                columns / per_byte, found ? describe(*found) : "nothing");
-  };
-  if (columns % kMxGroup != 0) {
-    return fail(ErrorCode::kInvalidFile, "tensor {}: MXFP4 needs a multiple of {} columns, the config says [{}, {}]",
-                quote(name + "_packed"), kMxGroup, rows, columns);
+/// `base`: name of the matrix; `codes`: what was found for it.
+Result<StoredWeight> locate_quantised(const WeightSpec& spec, const std::string& base, const TensorEntry& codes,
+                                      const Checkpoint& checkpoint) {
+  const auto [rows, columns] = quantised_shape(spec);
+  const bool mxfp4 = codes.dtype != DType::kI8;
+  const std::int64_t code_columns = mxfp4 ? columns / 2 : columns;
+  if (columns % kGroup != 0) {
+    return fail(ErrorCode::kInvalidFile, "tensor {}: {} needs a multiple of {} columns, the config says [{}, {}]",
+                quote(codes.name), mxfp4 ? "MXFP4" : "I8", kGroup, rows, columns);
   }
-  if (codes.dtype != DType::kU8 || !has_shape(codes, {rows, columns / 2})) return mismatch(name + "_packed", 2, &codes);
-  const TensorEntry* scales = checkpoint.find(name + "_scale");
-  if (!scales || scales->dtype != DType::kU8 || !has_shape(*scales, {rows, columns / kMxGroup})) {
-    return mismatch(name + "_scale", kMxGroup, scales);
+  if ((mxfp4 && codes.dtype != DType::kU8) || !has_shape(codes, {rows, code_columns})) {
+    return fail(ErrorCode::kInvalidFile, "tensor {}: expected {} [{}, {}], found {}", quote(codes.name), mxfp4 ? "U8" : "I8",
+                rows, code_columns, formats::describe(codes));
+  }
+  const TensorEntry* scales = checkpoint.find(base + "_scale");
+  const auto fits_code = [mxfp4](DType dtype) {
+    return mxfp4 ? dtype == DType::kU8 : dtype == DType::kBF16 || dtype == DType::kF32;
+  };
+  if (!scales || !fits_code(scales->dtype) || !has_shape(*scales, {rows, columns / kGroup})) {
+    return fail(ErrorCode::kInvalidFile, "tensor {}: expected {} [{}, {}], found {}", quote(base + "_scale"),
+                mxfp4 ? "U8" : "BF16 or F32", rows, columns / kGroup, scales ? formats::describe(*scales) : "nothing");
   }
   return StoredWeight{nullptr, &codes, scales};
+}
+
+/// Nothing when no tensor bears the name.
+std::optional<Result<StoredWeight>> locate_under(const std::string& name, const WeightSpec& spec, const Checkpoint& checkpoint) {
+  if (may_be_quantised(spec)) {
+    if (const TensorEntry* codes = checkpoint.find(name + "_packed")) return locate_quantised(spec, name, *codes, checkpoint);
+  }
+  const TensorEntry* entry = checkpoint.find(name);
+  if (!entry) return std::nullopt;
+  if (may_be_quantised(spec) && entry->dtype == DType::kI8) return locate_quantised(spec, name, *entry, checkpoint);
+  if (!fits(*entry, spec)) {
+    return fail(ErrorCode::kInvalidFile, "tensor {}: expected {}, found {}", quote(entry->name), describe(spec),
+                formats::describe(*entry));
+  }
+  return StoredWeight{entry, nullptr, nullptr};
 }
 
 /// Causal masks that old GPT-2 checkpoints carry as tensors.
@@ -78,28 +99,16 @@ float load_float(const Tensor& t, std::int64_t i) {
 
 Result<StoredWeight> locate_weight(const ModelConfig& config, const WeightSpec& spec, const Checkpoint& checkpoint) {
   const std::string name = weight_name(config, spec);
-  if (spec.may_be_mxfp4) {
-    if (const TensorEntry* codes = checkpoint.find(name + "_packed")) return locate_mxfp4(spec, name, *codes, checkpoint);
+  if (auto found = locate_under(name, spec, checkpoint)) return std::move(*found);
+  if (const std::string alias = weight_alias(config, spec); !alias.empty()) {
+    if (auto found = locate_under(alias, spec, checkpoint)) return std::move(*found);
   }
-  const TensorEntry* entry = checkpoint.find(name);
-  if (!entry) {
-    if (const std::string alias = weight_alias(config, spec); !alias.empty()) entry = checkpoint.find(alias);
-  }
-  if (!entry) return fail(ErrorCode::kInvalidFile, "tensor {}: expected {}, found nothing", quote(name), describe(spec));
-  if (!fits(*entry, spec)) {
-    return fail(ErrorCode::kInvalidFile, "tensor {}: expected {}, found {}", quote(entry->name), describe(spec),
-                formats::describe(*entry));
-  }
-  return StoredWeight{entry, nullptr, nullptr};
+  return fail(ErrorCode::kInvalidFile, "tensor {}: expected {}, found nothing", quote(name), describe(spec));
 }
 
 Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec> specs, const Checkpoint& checkpoint) {
   Census census;
-  std::vector<std::string> problems;
-  std::int64_t problem_count = 0;
-  const auto report = [&](std::string text) {
-    if (problem_count++ < kMaxListed) problems.push_back(std::move(text));
-  };
+  TensorProblems problems;
   const auto entries = checkpoint.entries();
   std::vector<bool> used(entries.size());
   const auto use = [&](const TensorEntry* entry) {
@@ -113,15 +122,21 @@ Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec
   for (const WeightSpec& spec : specs) {
     const auto stored = locate_weight(config, spec, checkpoint);
     if (!stored) {
-      report(stored.error().text());
+      problems.add(stored.error().text());
       // What is there but wrong is already reported, so it is not extra as well.
       const std::string name = weight_name(config, spec);
       for (const char* suffix : {"", "_packed", "_scale"}) use(checkpoint.find(name + suffix));
       continue;
     }
     if (stored->dense) census.dense_bytes[static_cast<std::size_t>(stored->dense->dtype)] += use(stored->dense);
-    if (stored->codes) ++census.mxfp4_weights;
-    census.mxfp4_bytes += use(stored->codes) + use(stored->scales);
+    const std::uint64_t bytes = use(stored->codes) + use(stored->scales);
+    if (stored->is_mxfp4()) {
+      ++census.mxfp4_weights;
+      census.mxfp4_bytes += bytes;
+    } else if (stored->is_int8()) {
+      ++census.int8_weights;
+      census.int8_bytes += bytes;
+    }
   }
   for (std::size_t i = 0; i < entries.size(); ++i) {
     if (used[i] || is_mask_buffer(config.family, entries[i].name)) continue;
@@ -129,19 +144,20 @@ Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec
       ++census.vision_tensors;
       census.vision_bytes += entries[i].bytes();
     } else {
-      report(fmt::format("tensor {}: expected nothing of that name, found {}", quote(entries[i].name),
-                         formats::describe(entries[i])));
+      problems.add(fmt::format("tensor {}: expected nothing of that name, found {}", quote(entries[i].name),
+                               formats::describe(entries[i])));
     }
   }
-  if (problem_count == 0) return census;
-  const std::int64_t rest = problem_count - static_cast<std::int64_t>(problems.size());
-  return fail(ErrorCode::kInvalidFile, "the tensors do not fit config.json:\n  {}{}", fmt::join(problems, "\n  "),
-              rest > 0 ? fmt::format("\n  and {} more", rest) : "");
+  if (!problems.empty()) return tl::make_unexpected(problems.error("config.json"));
+  return census;
 }
 
 Result<bool> check_values(const ModelConfig& config, const WeightSpec& spec, const StoredWeight& stored,
                           const Checkpoint& checkpoint) {
-  if (stored.scales) return check_scales(stored.scales->name, checkpoint.view(*stored.scales));
+  if (stored.scales) {
+    const auto check = stored.is_int8() ? check_float_scales : check_scales;
+    return check(stored.scales->name, checkpoint.view(*stored.scales));
+  }
   if (spec.role == WeightRole::kKdaALog) {
     return check_a_log(stored.dense->name, checkpoint.view(*stored.dense), config.kda.num_heads);
   }
@@ -169,6 +185,15 @@ Result<bool> check_scales(std::string_view name, const Tensor& scales) {
   const std::int64_t at = static_cast<const unsigned char*>(bad) - bytes;
   return fail(ErrorCode::kInvalidFile, "tensor {}: scale [{}, {}] is 255, which is not a number in E8M0", quote(name),
               at / scales.size(1), at % scales.size(1));
+}
+
+Result<bool> check_float_scales(std::string_view name, const Tensor& scales) {
+  for (std::int64_t i = 0; i < scales.numel(); ++i) {
+    if (const float value = load_float(scales, i); !std::isfinite(value)) {
+      return fail(ErrorCode::kInvalidFile, "tensor {}: scale [{}, {}] is {}", quote(name), i / scales.size(1), i % scales.size(1), value);
+    }
+  }
+  return true;
 }
 
 }  // namespace palimpsest

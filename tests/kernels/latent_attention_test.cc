@@ -59,7 +59,7 @@ TEST(LatentAttention, AnyWidths) {
 TEST(LatentAttention, EveryStoredForm) {
   const std::vector<LatentRows> batch = {{3, 70}, {100, 2}};
   for (const DType list : {DType::kF32, DType::kBF16}) {
-    for (const WeightForm kv_b : {WeightForm::kF32, WeightForm::kBF16, WeightForm::kMxfp4}) {
+    for (const WeightForm kv_b : {WeightForm::kF32, WeightForm::kBF16, WeightForm::kMxfp4, WeightForm::kInt8}) {
       for (const std::int64_t block_tokens : {1, 24, 64, 100}) {
         expect_both_forms_right({.heads = 3, .r = 64, .block_tokens = block_tokens, .list = list, .kv_b = kv_b}, batch);
       }

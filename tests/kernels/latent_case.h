@@ -13,7 +13,7 @@
 
 namespace palimpsest::test {
 
-enum class WeightForm { kF32, kBF16, kMxfp4 };
+enum class WeightForm { kF32, kBF16, kMxfp4, kInt8 };
 
 struct LatentSizes {
   std::int64_t heads = 2, dn = 16, p = 8, dv = 16, r = 32;
@@ -59,6 +59,8 @@ class LatentCase {
     weights16_ = to_bf16(weights_);
     for (std::int64_t i = 0; i < weight_rows() * sizes.r / 2; ++i) codes_.push_back(static_cast<std::uint8_t>(base::uniform(8, static_cast<std::uint64_t>(i), 0) * 256));
     for (std::int64_t i = 0; i < weight_rows() * sizes.r / 32; ++i) scales_.push_back(static_cast<std::uint8_t>(122 + i % 4));
+    for (std::int64_t i = 0; i < weight_rows() * sizes.r; ++i) int8_codes_.push_back(static_cast<std::int8_t>(base::uniform(9, static_cast<std::uint64_t>(i), 0) * 256 - 128));
+    int8_scales_ = to_bf16(random_uniform(weight_rows() * sizes.r / 32, 10, 0.001, 0.004));
     o_ = std::make_unique<GuardedBuffer>(rows() * sizes.heads * sizes.dv * 4, 4);
   }
 
@@ -73,6 +75,9 @@ class LatentCase {
     if (sizes_.kv_b == WeightForm::kMxfp4) {
       a.kv_b.mx.codes = Tensor::contiguous(codes_.data(), DType::kU8, {weight_rows(), sizes_.r / 2});
       a.kv_b.mx.scales = Tensor::contiguous(scales_.data(), DType::kU8, {weight_rows(), sizes_.r / 32});
+    } else if (sizes_.kv_b == WeightForm::kInt8) {
+      a.kv_b.int8.codes = Tensor::contiguous(int8_codes_.data(), DType::kI8, {weight_rows(), sizes_.r});
+      a.kv_b.int8.scales = Tensor::contiguous(int8_scales_.data(), DType::kBF16, {weight_rows(), sizes_.r / 32});
     } else if (sizes_.kv_b == WeightForm::kBF16) {
       a.kv_b.dense = Tensor::contiguous(weights16_.data(), DType::kBF16, {weight_rows(), sizes_.r});
     } else {
@@ -135,6 +140,8 @@ class LatentCase {
   std::vector<float> q_, weights_;
   std::vector<std::uint16_t> weights16_;
   std::vector<std::uint8_t> codes_, scales_;
+  std::vector<std::int8_t> int8_codes_;
+  std::vector<std::uint16_t> int8_scales_;
   std::unique_ptr<GuardedBuffer> list_, o_;
 };
 

@@ -113,7 +113,7 @@ TEST_P(MatmulTest, AgreesWithDoubleForEveryTileTail) {
 TEST_P(MatmulTest, AgreesWithDoubleForEveryColumnTail) {
   for (const auto format : test::kWeightFormats) {
     for (std::int64_t k : {0, 1, 2, 15, 16, 17, 31, 32, 33, 511, 512, 513, 544, 1000, 1024, 1056}) {
-      if (format == WeightFormat::kMxfp4 && k % 32 != 0) continue;
+      if (test::is_grouped(format) && k % 32 != 0) continue;
       for (const std::int64_t rows : {1, 2, 3, 9})
         check_against_reference(format, {rows, 19, k}, {});
     }
@@ -190,7 +190,7 @@ RC_GTEST_PROP(MatmulProperty, AnyRowOfAnyShapeIsIndependentOfItsBatch, ()) {
       std::vector<WeightFormat>(std::begin(test::kWeightFormats), std::end(test::kWeightFormats)));
   const std::int64_t rows = *rc::gen::inRange(1, 40), n = *rc::gen::inRange(1, 70),
                      groups = *rc::gen::inRange(1, 40);
-  const std::int64_t k = format == WeightFormat::kMxfp4 ? 32 * groups : 27 * groups;
+  const std::int64_t k = test::is_grouped(format) ? 32 * groups : 27 * groups;
   const int threads = *rc::gen::inRange(1, 4);
   const auto seed = *rc::gen::inRange<std::uint64_t>(1, 1000000);
   const TestWeight weight(format, n, k, seed, static_cast<std::int64_t>(seed % 5));

@@ -13,9 +13,12 @@
 
 namespace palimpsest::test {
 
-enum class WeightFormat { kBf16, kF16, kF32, kMxfp4 };
+enum class WeightFormat { kBf16, kF16, kF32, kMxfp4, kInt8, kInt8F32Scales };
 inline constexpr WeightFormat kWeightFormats[] = {WeightFormat::kBf16, WeightFormat::kF16,
-                                                  WeightFormat::kF32, WeightFormat::kMxfp4};
+                                                  WeightFormat::kF32,  WeightFormat::kMxfp4,
+                                                  WeightFormat::kInt8, WeightFormat::kInt8F32Scales};
+/// Columns come in multiples of 32.
+inline bool is_grouped(WeightFormat format) { return format >= WeightFormat::kMxfp4; }
 
 inline std::string format_name(WeightFormat format) {
   switch (format) {
@@ -27,6 +30,10 @@ inline std::string format_name(WeightFormat format) {
       return "F32";
     case WeightFormat::kMxfp4:
       return "MXFP4";
+    case WeightFormat::kInt8:
+      return "INT8";
+    case WeightFormat::kInt8F32Scales:
+      return "INT8 with F32 scales";
   }
   return "?";
 }
@@ -47,6 +54,10 @@ class TestWeight {
         scales[i] = static_cast<std::uint8_t>(120 + 8 * base::uniform(seed, i, 3));
       matrix_.mx.codes = place(codes, misalignment, DType::kU8, rows, cols / 2);
       matrix_.mx.scales = place(scales, misalignment, DType::kU8, rows, cols / 32);
+      return;
+    }
+    if (is_grouped(format)) {
+      make_int8(format, rows, cols, seed, misalignment);
       return;
     }
     const std::vector<float> x = random_normal(count, seed, 0.5);
@@ -72,6 +83,19 @@ class TestWeight {
   }
 
  private:
+  /// Codes over the whole range of I8, -128 too.
+  void make_int8(WeightFormat format, std::int64_t rows, std::int64_t cols, std::uint64_t seed,
+                 std::int64_t misalignment) {
+    std::vector<std::int8_t> codes(static_cast<std::size_t>(rows * cols));
+    for (std::size_t i = 0; i < codes.size(); ++i)
+      codes[i] = static_cast<std::int8_t>(256 * base::uniform(seed, i, 2) - 128);
+    const std::vector<float> scales = random_uniform(rows * cols / 32, seed, 0.001, 0.01);
+    matrix_.int8.codes = place(codes, misalignment, DType::kI8, rows, cols);
+    matrix_.int8.scales =
+        format == WeightFormat::kInt8
+            ? place(to_bf16(scales), misalignment, DType::kBF16, rows, cols / 32)
+            : place(scales, misalignment, DType::kF32, rows, cols / 32);
+  }
   double value(std::int64_t n, std::int64_t k) const {
     const auto bits16 = [&](std::int64_t i) {
       std::uint16_t bits;
@@ -84,6 +108,21 @@ class TestWeight {
                          scale = matrix_.mx.scales.as<std::uint8_t>()[i / 32];
       return static_cast<double>(e2m1_to_float(k % 2 == 0 ? byte & 15u : byte >> 4)) *
              static_cast<double>(e8m0_to_float(scale));
+    }
+    if (matrix_.is_int8()) {
+      const Tensor& scales = matrix_.int8.scales;
+      const std::uint8_t* p = scales.as<std::uint8_t>() + i / 32 * dtype_size(scales.dtype);
+      std::uint16_t bits;
+      float scale;
+      if (scales.dtype == DType::kBF16) {
+        std::memcpy(&bits, p, sizeof bits);
+        scale = bf16_to_float(bits);
+      } else {
+        std::memcpy(&scale, p, sizeof scale);
+      }
+      // One rounding to F32 defines the decoded value.
+      const float code = matrix_.int8.codes.as<std::int8_t>()[i];
+      return static_cast<double>(code * scale);
     }
     if (matrix_.dense.dtype == DType::kBF16) return static_cast<double>(bf16_to_float(bits16(i)));
     if (matrix_.dense.dtype == DType::kF16) return static_cast<double>(f16_to_float(bits16(i)));

@@ -13,7 +13,7 @@ namespace {
 
 std::int64_t stored_tensors(const std::vector<WeightSpec>& specs) {
   std::int64_t count = 0;
-  for (const WeightSpec& spec : specs) count += spec.may_be_mxfp4 ? 2 : 1;
+  for (const WeightSpec& spec : specs) count += spec.expert >= 0 ? 2 : 1;
   return count;
 }
 
@@ -46,7 +46,7 @@ TEST(WeightSpec, ExpertsOfKimiK3TakeThePublishedBytes) {
   const ModelConfig config = parse_model_config(test::kimi_k3_config());
   std::int64_t bytes = 0, one_expert = 0;
   for (const WeightSpec& spec : weight_spec(config)) {
-    if (!spec.may_be_mxfp4) continue;
+    if (spec.expert < 0) continue;
     const std::int64_t size = spec.parameters() / 2 + spec.parameters() / 32;
     bytes += size;
     if (spec.layer == 1 && spec.expert == 0) one_expert += size;

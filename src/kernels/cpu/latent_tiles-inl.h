@@ -14,6 +14,7 @@
 
 #include "base/number_formats.h"
 #include "hwy/highway.h"
+#include "kernels/cpu/int8_format-inl.h"
 #include "kernels/ref/block_formats.h"
 #include "palimpsest/tensor.h"
 
@@ -217,6 +218,8 @@ HWY_INLINE const float* decoded_row(const Matrix& w, std::int64_t row, float* ti
   const std::int64_t n = w.cols();
   if (w.is_mx()) {
     mxfp4_to_f32(w.mx, row, n, tile);
+  } else if (w.is_int8()) {
+    int8_to_f32(w.int8, row, n, tile);
   } else if (w.is_blocks()) {
     const auto* blocks = static_cast<const std::uint8_t*>(w.blocks.data) + row * w.blocks.row_bytes;
     for (std::int64_t c = 0; c < n; ++c) tile[c] = ref::block_row_element(w.blocks.type, blocks, c);

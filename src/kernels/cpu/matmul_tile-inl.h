@@ -27,6 +27,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/block_formats-inl.h"
+#include "kernels/cpu/int8_format-inl.h"
 #include "kernels/cpu/simd-inl.h"
 #include "palimpsest/tensor.h"
 
@@ -153,6 +154,7 @@ struct Mxfp4Format {
 template <class F>
 HWY_INLINE void with_format(const Matrix& w, F f) {
   if (w.is_blocks()) return with_block_format(w.blocks, f);
+  if (w.is_int8()) return with_int8_format(w.int8, f);
   if (w.is_mx()) {
     const Tensor &codes = w.mx.codes, &scales = w.mx.scales;
     return f(Mxfp4Format{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(),

@@ -45,6 +45,10 @@ PALIMPSEST_HOST_DEVICE T load(const Matrix& w, std::int64_t row, std::int64_t co
     const auto* data = static_cast<const std::uint8_t*>(w.blocks.data) + row * w.blocks.row_bytes;
     return static_cast<T>(block_row_element(w.blocks.type, data, col));
   }
+  if (w.is_int8()) {
+    const auto code = static_cast<const std::int8_t*>(w.int8.codes.data)[row * w.int8.codes.strides[0] + col];
+    return static_cast<T>(code) * load<T>(w.int8.scales, row * w.int8.scales.strides[0] + col / 32);
+  }
   if (!w.is_mx()) return load<T>(w.dense, row * w.dense.strides[0] + col * w.dense.strides[1]);
   const std::uint8_t byte = static_cast<const std::uint8_t*>(w.mx.codes.data)[row * w.mx.codes.strides[0] + col / 2];
   const std::uint8_t scale = static_cast<const std::uint8_t*>(w.mx.scales.data)[row * w.mx.scales.strides[0] + col / 32];
