@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -65,6 +66,9 @@ struct ChatMessage {
 
 /// How much to think. kUnset leaves it to the model: nothing is said about it in the prompt.
 enum class ThinkingEffort : std::uint8_t { kUnset, kLow, kHigh, kMax };
+/// "low", "high", "max"; nothing for kUnset.
+std::string_view effort_name(ThinkingEffort effort) noexcept;
+
 enum class ToolChoice : std::uint8_t { kAuto, kNone, kRequired };
 enum class ResponseFormat : std::uint8_t { kText, kJsonObject, kJsonSchema };
 
@@ -180,9 +184,11 @@ class ChatFormat {
  public:
   virtual ~ChatFormat() = default;
 
-  /// "kimi-k3" or "kimi-k2".
+  /// "kimi-k3", "kimi-k2", "chatml", "qwen2.5", "qwen3", "qwen3.5", "llama-2", "llama-3",
+  /// "llama-3.1"; "template" for any other model's own.
   virtual std::string_view name() const noexcept = 0;
-  /// Whether the format has a channel for reasoning and an effort to ask for.
+  /// Whether the format has a channel for reasoning. What else than "off" can be asked of it is the
+  /// format's matter: the Qwen formats know on and off only.
   virtual bool has_thinking() const noexcept = 0;
 
   /// Errors: kInvalidRequest for a conversation that the format cannot express, with the message's
@@ -193,10 +199,14 @@ class ChatFormat {
   virtual std::unique_ptr<ChatParser> make_parser(const Conversation& conversation) const = 0;
 
   /// Chosen by the names of the control tokens: <|open|>, <|close|>, <|sep|>, <|end_of_msg|> (Kimi
-  /// K3, XTML) or <|im_user|>,
-  /// <|im_assistant|>, <|im_system|>, <|im_middle|>, <|im_end|> (Kimi K2 and Kimi-Linear).
-  /// Errors: kUnsupported when the vocabulary has neither set.
-  static std::unique_ptr<const ChatFormat> create(Tokenizer tokenizer);
+  /// K3, XTML) or <|im_user|>, <|im_assistant|>, <|im_system|>, <|im_middle|>, <|im_end|> (Kimi K2
+  /// and Kimi-Linear). Other models by the chat template at `model` (a folder, a file in it, or a
+  /// GGUF file): natively where it is a known one, else through an interpreter of templates.
+  ///
+  /// Errors: kUnsupported when there is neither, and for templates beyond the interpreter;
+  /// kInvalidFile for one that is broken.
+  static std::unique_ptr<const ChatFormat> create(Tokenizer tokenizer,
+                                                  const std::filesystem::path& model = {});
 };
 
 }  // namespace palimpsest

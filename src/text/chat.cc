@@ -21,6 +21,20 @@ std::string_view role_name(Role role) noexcept {
   return {};
 }
 
+std::string_view effort_name(ThinkingEffort effort) noexcept {
+  switch (effort) {
+    case ThinkingEffort::kLow:
+      return "low";
+    case ThinkingEffort::kHigh:
+      return "high";
+    case ThinkingEffort::kMax:
+      return "max";
+    case ThinkingEffort::kUnset:
+      break;
+  }
+  return {};
+}
+
 std::string join(std::span<const ChatSegment> segments) {
   std::string text;
   for (const ChatSegment& segment : segments) text += segment.text;
@@ -82,7 +96,8 @@ ParsedMessage parse_message(ChatParser& parser, std::span<const TokenId> ids) {
   return message;
 }
 
-std::unique_ptr<const ChatFormat> ChatFormat::create(Tokenizer tokenizer) {
+std::unique_ptr<const ChatFormat> ChatFormat::create(Tokenizer tokenizer,
+                                                     const std::filesystem::path& model) {
   const auto has = [&tokenizer](std::initializer_list<const char*> names) {
     return std::all_of(names.begin(), names.end(),
                        [&](const char* name) { return tokenizer.control(name).has_value(); });
@@ -92,10 +107,12 @@ std::unique_ptr<const ChatFormat> ChatFormat::create(Tokenizer tokenizer) {
   if (has({"<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>", "<|im_end|>"})) {
     return text::make_k2_format(std::move(tokenizer));
   }
+  if (!model.empty()) {
+    if (auto format = text::make_template_format(std::move(tokenizer), model)) return format;
+  }
   throw Error(ErrorCode::kUnsupported,
-              "the vocabulary has the markers of no known chat format (<|open|> ... of Kimi K3, "
-              "<|im_user|> ... of "
-              "Kimi K2 and Kimi-Linear)");
+              "the model has no chat template, and its vocabulary the markers of no known chat "
+              "format (<|open|> ... of Kimi K3, <|im_user|> ... of Kimi K2 and Kimi-Linear)");
 }
 
 namespace text {

@@ -33,36 +33,12 @@ K2Markers::K2Markers(const Tokenizer& tokenizer)
       think_end(tokenizer.control("</think>")) {}
 
 K2Parser::K2Parser(Tokenizer tokenizer, std::vector<std::string> declared_tools)
-    : tokenizer_(tokenizer),
-      markers_(tokenizer),
-      decoder_(tokenizer),
-      writer_(std::move(declared_tools)) {}
-
-void K2Parser::push(TokenId id, std::vector<ChatEvent>& events) {
-  if (done_ || !tokenizer_.is_valid(id)) return;
-  writer_.set_output(&events);
-  if (tokenizer_.is_control(id)) {
-    on_text(decoder_.finish());
-    on_marker(id);
-  } else {
-    on_text(decoder_.push(id));
-  }
-}
-
-void K2Parser::finish(std::vector<ChatEvent>& events) {
-  if (done_) return;
-  done_ = true;
-  writer_.set_output(&events);
-  on_text(decoder_.finish());
-  end_call();
-}
+    : MarkerParser(tokenizer, std::move(declared_tools)), markers_(tokenizer) {}
 
 void K2Parser::on_marker(TokenId id) {
   const K2Markers& m = markers_;
   if (tokenizer_.is_stop(id) || id == m.user || id == m.assistant || id == m.system) {
-    end_call();
-    writer_.message_end();
-    done_ = true;
+    end_message();
   } else if (id == m.section_begin || id == m.section_end || id == m.call_begin ||
              id == m.call_end) {
     end_call();

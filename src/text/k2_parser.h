@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "palimpsest/chat.h"
-#include "text/event_writer.h"
+#include "text/marker_parser.h"
 
 namespace palimpsest::text {
 
@@ -25,28 +25,22 @@ struct K2Markers {
 /// <|tool_call_end|>)*
 /// <|tool_calls_section_end|>] <|im_end|>, where an id is "functions.NAME:NUMBER". Arguments come
 /// in one event at the end of their call, because only then it is known whether they are JSON.
-class K2Parser final : public ChatParser {
+class K2Parser final : public MarkerParser {
  public:
   K2Parser(Tokenizer tokenizer, std::vector<std::string> declared_tools);
-
-  void push(TokenId id, std::vector<ChatEvent>& events) override;
-  void finish(std::vector<ChatEvent>& events) override;
 
  private:
   enum class Channel { kContent, kThink, kSection, kCallId, kArguments };
 
-  void on_marker(TokenId id);
-  void on_text(std::string_view text);
+  void on_marker(TokenId id) override;
+  void on_text(std::string_view text) override;
+  void on_cut() override { end_call(); }
   /// Ends the call that is being read, if any.
   void end_call();
 
-  Tokenizer tokenizer_;
   K2Markers markers_;
-  StreamDecoder decoder_;
-  EventWriter writer_;
   Channel channel_ = Channel::kContent;
   std::string call_id_, arguments_;
-  bool done_ = false;
 };
 
 }  // namespace palimpsest::text

@@ -37,20 +37,6 @@ constexpr std::string_view kResponseFormatText =
 constexpr std::string_view kSchemaText =
     "\nThe JSON data must match the following schema:\n```json\n{}\n```";
 
-std::string_view effort_name(ThinkingEffort effort) {
-  switch (effort) {
-    case ThinkingEffort::kLow:
-      return "low";
-    case ThinkingEffort::kHigh:
-      return "high";
-    case ThinkingEffort::kMax:
-      return "max";
-    case ThinkingEffort::kUnset:
-      break;
-  }
-  return {};
-}
-
 std::string escape_attribute(std::string_view value) {
   std::string out;
   for (const char c : value) {

@@ -76,32 +76,11 @@ XtmlHeader parse_xtml_header(std::string_view text, bool closing) {
 }
 
 K3Parser::K3Parser(Tokenizer tokenizer, std::vector<std::string> declared_tools, bool thinking)
-    : tokenizer_(tokenizer),
-      decoder_(tokenizer),
-      writer_(std::move(declared_tools)),
+    : MarkerParser(tokenizer, std::move(declared_tools)),
       open_(*tokenizer.control("<|open|>")),
       close_(*tokenizer.control("<|close|>")),
       sep_(*tokenizer.control("<|sep|>")),
       channel_(thinking ? Channel::kThink : Channel::kResponse) {}
-
-void K3Parser::push(TokenId id, std::vector<ChatEvent>& events) {
-  if (done_ || !tokenizer_.is_valid(id)) return;
-  writer_.set_output(&events);
-  if (tokenizer_.is_control(id)) {
-    on_text(decoder_.finish());
-    on_marker(id);
-  } else {
-    on_text(decoder_.push(id));
-  }
-}
-
-void K3Parser::finish(std::vector<ChatEvent>& events) {
-  if (done_) return;
-  done_ = true;
-  writer_.set_output(&events);
-  on_text(decoder_.finish());
-  end_call();
-}
 
 void K3Parser::on_marker(TokenId id) {
   if (id == sep_) {
@@ -234,12 +213,6 @@ void K3Parser::end_call() {
   if (!writer_.in_call()) return;
   end_argument();
   writer_.end_call();
-}
-
-void K3Parser::end_message() {
-  end_call();
-  writer_.message_end();
-  done_ = true;
 }
 
 }  // namespace palimpsest::text

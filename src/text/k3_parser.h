@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "palimpsest/chat.h"
-#include "text/event_writer.h"
+#include "text/marker_parser.h"
 
 namespace palimpsest::text {
 
@@ -28,13 +28,10 @@ struct XtmlHeader {
 XtmlHeader parse_xtml_header(std::string_view text, bool closing);
 
 /// Tags are told by their markers' ids; the text in between may be split into tokens in any way.
-class K3Parser final : public ChatParser {
+class K3Parser final : public MarkerParser {
  public:
   /// `thinking`: the prompt ends inside think, else inside response.
   K3Parser(Tokenizer tokenizer, std::vector<std::string> declared_tools, bool thinking);
-
-  void push(TokenId id, std::vector<ChatEvent>& events) override;
-  void finish(std::vector<ChatEvent>& events) override;
 
  private:
   enum class Channel {
@@ -49,8 +46,9 @@ class K3Parser final : public ChatParser {
   };
   enum class Marker { kNone, kOpen, kClose };
 
-  void on_marker(TokenId id);
-  void on_text(std::string_view text);
+  void on_marker(TokenId id) override;
+  void on_text(std::string_view text) override;
+  void on_cut() override { end_call(); }
   void on_header();
   void on_open(const XtmlHeader& header);
   void on_close(const std::string& tag);
@@ -59,17 +57,12 @@ class K3Parser final : public ChatParser {
   void abandon_header();
   void end_argument();
   void end_call();
-  void end_message();
 
-  Tokenizer tokenizer_;
-  StreamDecoder decoder_;
-  EventWriter writer_;
   TokenId open_, close_, sep_;
   Channel channel_;
   Marker marker_ = Marker::kNone;  ///< whose header is being read
   std::string header_;
   std::string key_, value_;  ///< of the argument or json block being read
-  bool done_ = false;
 };
 
 }  // namespace palimpsest::text

@@ -18,15 +18,16 @@ class Arena {
  public:
   void* allocate(std::size_t bytes, std::size_t alignment) {
     std::size_t start = (used_ + alignment - 1) & ~(alignment - 1);
-    if (blocks_.empty() || start > size_ || bytes > size_ - start) {
-      size_ = std::max(bytes,
-                       std::min<std::size_t>(
-                           std::size_t{4096} << std::min<std::size_t>(blocks_.size(), 8), 1 << 20));
-      blocks_.push_back(std::make_unique_for_overwrite<std::byte[]>(size_));
+    const std::size_t size = blocks_.empty() ? 0 : blocks_.back().size;
+    if (start > size || bytes > size - start) {
+      const std::size_t usual = std::min<std::size_t>(
+          std::size_t{4096} << std::min<std::size_t>(blocks_.size(), 8), 1 << 20);
+      const std::size_t fresh = std::max(bytes, usual);
+      blocks_.push_back({std::make_unique_for_overwrite<std::byte[]>(fresh), fresh});
       start = 0;
     }
     used_ = start + bytes;
-    return blocks_.back().get() + start;
+    return blocks_.back().bytes.get() + start;
   }
 
   template <class T, class... Args>
@@ -59,11 +60,15 @@ class Arena {
     return {to.data(), to.size()};
   }
 
+  struct Block {
+    std::unique_ptr<std::byte[]> bytes;
+    std::size_t size;
+  };
+  const std::vector<Block>& blocks() const { return blocks_; }
+
  private:
-  std::vector<std::unique_ptr<std::byte[]>>
-      blocks_;  // of the newest, `used_` of `size_` bytes are taken
-  std::size_t used_ = 0;
-  std::size_t size_ = 0;
+  std::vector<Block> blocks_;
+  std::size_t used_ = 0;  // of the newest block
 };
 
 }  // namespace palimpsest::text::jinja

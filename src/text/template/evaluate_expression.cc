@@ -13,15 +13,19 @@ Evaluator::Evaluator(const Program& program, const nlohmann::ordered_json& conte
       budget_(options.limits),
       heap_(budget_),
       globals_(program.names.size()) {
+  for (const Arena::Block& block : program.arena.blocks()) {
+    heap_.origins().add({reinterpret_cast<const char*>(block.bytes.get()), block.size});
+  }
+  for (const std::string_view text : options.own) heap_.origins().add(text);
   for (std::size_t symbol = 0; symbol < globals_.size(); ++symbol) {
     const auto member = context.find(std::string(program.names[symbol]));
     if (member != context.end()) globals_[symbol] = heap_.from_json(*member);
   }
 }
 
-std::string Evaluator::run() {
+RenderedTemplate Evaluator::run() {
   execute(program_.body);
-  return std::move(output_);
+  return output_.take();
 }
 
 void Evaluator::refuse_depth() const {
@@ -128,9 +132,9 @@ Value Evaluator::evaluate_unary(const Unary& unary) {
 }
 
 Value Evaluator::evaluate_concat(const Sequence& concat) {
-  std::string out;
-  for (const Expression* item : concat.items) append_str(evaluate(*item), out, budget_);
-  return heap_.text(out);
+  TextBuilder out(heap_);
+  for (const Expression* item : concat.items) out.append(evaluate(*item));
+  return out.value();
 }
 
 Value Evaluator::evaluate_compare(const Compare& compare) {

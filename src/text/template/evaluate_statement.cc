@@ -19,11 +19,9 @@ Evaluator::Flow Evaluator::execute_kind(const Statement& statement) {
     case StatementKind::kText:
       write(static_cast<const Text&>(statement).text);
       break;
-    case StatementKind::kOutput: {
-      const Value value = evaluate(*static_cast<const Output&>(statement).value);
-      value.is_text() ? write(value.text()) : write(to_str(value, budget_));
+    case StatementKind::kOutput:
+      write_value(evaluate(*static_cast<const Output&>(statement).value));
       break;
-    }
     case StatementKind::kIf: {
       const auto& node = static_cast<const If&>(statement);
       return execute(is_true(evaluate(*node.test)) ? node.then : node.otherwise);
@@ -134,7 +132,7 @@ void Evaluator::execute_call_block(const CallBlock& block) {
   const Value callee = evaluate(*block.call->callee);
   ArgumentLists arguments = evaluate_arguments(block.call->arguments);
   arguments.named.push_back({"caller", caller});
-  write(to_str(call(callee, arguments.view()), budget_));
+  write_value(call(callee, arguments.view()));
 }
 
 void Evaluator::execute_filter_block(const FilterBlock& block) {
@@ -144,15 +142,19 @@ void Evaluator::execute_filter_block(const FilterBlock& block) {
   for (const FilterUse* filter : block.filters) value = apply_filter(*filter, value);
   scope_ = outer;
   leave_scope(scope);
-  write(to_str(value, budget_));
+  write_value(value);
 }
 
 Value Evaluator::capture(Body body) {
-  std::string buffer;
-  std::string* const outer = std::exchange(out_, &buffer);
+  TextBuilder buffer(heap_);
+  TextBuilder* const outer = std::exchange(out_, &buffer);
   execute(body);
   out_ = outer;
-  return heap_.text(buffer);
+  return buffer.value();
+}
+
+void Evaluator::write_value(const Value& value) {
+  value.is_text() ? write(value.text()) : write(to_str(value, budget_));
 }
 
 void Evaluator::write(std::string_view text) {

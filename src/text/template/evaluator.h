@@ -25,7 +25,7 @@ class Evaluator {
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
-  std::string run();
+  RenderedTemplate run();
   int line() const { return line_; }
 
   // ---- what filters, tests, methods and functions use ----
@@ -104,6 +104,7 @@ class Evaluator {
   void assign(const Target& target, const Value& value);
   void assign_attribute(const Target& target, const Value& value);
   void write(std::string_view text);
+  void write_value(const Value& value);
 
   // ---- attributes ----
   Value loop_attribute(LoopState& loop, const Value& loop_value, const Value& name);
@@ -127,8 +128,8 @@ class Evaluator {
   std::vector<Scope*> free_scopes_;
   std::vector<Binding*> free_bindings_;
   std::deque<LoopState> loops_;  // kept: a template may keep `loop` in a namespace
-  std::string output_;
-  std::string* out_ = &output_;
+  TextBuilder output_{heap_};
+  TextBuilder* out_ = &output_;
   std::uint32_t depth_ = 0;
   int line_ = 1;
 };

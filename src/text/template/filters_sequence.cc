@@ -129,19 +129,18 @@ Value sum(Evaluator& e, const Value& input, const Arguments& arguments) {
 Value join(Evaluator& e, const Value& input, const Arguments& arguments) {
   const auto [separator, attribute] =
       read_arguments("join", arguments, std::array<Names, 2>{"d", "attribute"});
-  const std::string between =
-      separator.is(Kind::kMissing) ? std::string() : to_str(separator, e.budget());
+  const Value between = separator.is(Kind::kMissing) ? e.heap().text("") : separator;
   const std::vector<Value> path = attribute_path(e, attribute);
-  std::string out;
+  TextBuilder out(e.heap());
   bool is_first = true;
   for (const Value& item : iterate(input, e.heap())) {
-    if (!is_first) out += between;
+    if (!is_first) out.append(between);
     is_first = false;
-    append_str(follow(e, item, path), out, e.budget());
+    out.append(follow(e, item, path));
     e.budget().step();
     if (out.size() > e.budget().limits().value_bytes) e.budget().charge(out.size());
   }
-  return e.heap().text(out);
+  return out.value();
 }
 
 // ---- whole sequences

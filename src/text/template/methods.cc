@@ -322,16 +322,16 @@ Value replace(Evaluator& e, const Value& self, const Arguments& arguments) {
 Value join(Evaluator& e, const Value& self, const Arguments& arguments) {
   const auto [iterable] = read_arguments("join", arguments, std::array<Names, 1>{"iterable"}, 1);
   refuse_markup(self, "join");
-  std::string out;
+  TextBuilder out(e.heap());
   std::size_t i = 0;
   for (const Value& item : iterate(iterable, e.heap())) {
     if (!item.is_text())
       raise("sequence item {}: expected str instance, {} found", i, type_name(item));
-    if (i++ > 0) out += self.text();
-    append_str(item, out, e.budget());
+    if (i++ > 0) out.append(self);
+    out.append(item);
     if (out.size() > e.budget().limits().value_bytes) e.budget().charge(out.size());
   }
-  return e.heap().text(out);
+  return out.value();
 }
 
 enum class Side { kLeft, kRight, kCenter };

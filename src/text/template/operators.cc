@@ -193,9 +193,11 @@ Value concatenate(const Value& a, const Value& b, Heap& heap) {
   const std::string right = markup && !b.is_markup ? escape_html(b.text()) : std::string();
   const std::string_view first = left.empty() ? a.text() : std::string_view(left);
   const std::string_view second = right.empty() ? b.text() : std::string_view(right);
-  const std::span<char> bytes = heap.make_span<char>(first.size() + second.size());
-  std::copy(second.begin(), second.end(), std::copy(first.begin(), first.end(), bytes.begin()));
-  Value value = heap.text_view({bytes.data(), bytes.size()});
+  TextBuilder both(heap);
+  heap.budget().charge(first.size() + second.size());
+  both.append(first);
+  both.append(second);
+  Value value = both.value();
   value.is_markup = markup;
   return value;
 }

@@ -22,6 +22,13 @@ Result<Template> Template::parse(std::string_view source) {
 
 Result<std::string> Template::render(const nlohmann::ordered_json& context,
                                      const TemplateOptions& options) const {
+  return render_with_origins(context, options).map([](RenderedTemplate&& rendered) {
+    return std::move(rendered.text);
+  });
+}
+
+Result<RenderedTemplate> Template::render_with_origins(const nlohmann::ordered_json& context,
+                                                       const TemplateOptions& options) const {
   if (!context.is_object())
     return fail(ErrorCode::kInvalidRequest, "the variables of a chat template are a JSON object");
   std::optional<jinja::Evaluator> evaluator;

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 
@@ -30,6 +31,23 @@ struct TemplateLimits {
 struct TemplateOptions {
   TemplateLimits limits;
   std::tm now{};  ///< the local time that strftime_now(format) writes
+  /// Strings of the context, where they lie in it, that are as trustworthy as the template: see
+  /// RenderedTemplate::own.
+  std::vector<std::string_view> own;
+};
+
+/// Bytes [begin, end) of a text.
+struct TextRange {
+  std::size_t begin, end;
+};
+
+struct RenderedTemplate {
+  std::string text;
+  /// The bytes that were written in the template, or came from TemplateOptions::own, in order and
+  /// not touching one another. All others may be a user's. Followed through +, ~, join, slices,
+  /// strip, split, macros and block assignments; what comes out of any other operation counts as a
+  /// user's, even where the template made it all by itself.
+  std::vector<TextRange> own;
 };
 
 namespace jinja {
@@ -53,6 +71,9 @@ class Template {
   /// Each names the line.
   Result<std::string> render(const nlohmann::ordered_json& context,
                              const TemplateOptions& options = {}) const;
+  /// The same, and which bytes of the text a user cannot have written.
+  Result<RenderedTemplate> render_with_origins(const nlohmann::ordered_json& context,
+                                               const TemplateOptions& options) const;
 
  private:
   explicit Template(std::shared_ptr<const jinja::Program> program) : program_(std::move(program)) {}

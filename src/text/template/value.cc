@@ -27,6 +27,28 @@ Value Heap::text_view(std::string_view utf8) {
   return Value::of_text(make<TextObject>(utf8, count_characters(utf8)));
 }
 
+void TextBuilder::append(std::string_view text) {
+  heap_.budget().step(heap_.origins().find(text, text_.size(), own_));
+  text_ += text;
+}
+
+void TextBuilder::append(const Value& value) {
+  if (value.is_text()) {
+    append(value.text());
+  } else {
+    append_str(value, text_, heap_.budget());
+  }
+}
+
+Value TextBuilder::value() {
+  const Value value = heap_.text(text_);
+  for (const TextRange& range : own_) {
+    heap_.budget().charge(Origins::kBytesPerRange);
+    heap_.origins().add(value.text().substr(range.begin, range.end - range.begin));
+  }
+  return value;
+}
+
 Value Heap::list(std::span<const Value> items, Kind kind) {
   const std::span<Value> copy = make_span<Value>(items.size());
   std::copy(items.begin(), items.end(), copy.begin());

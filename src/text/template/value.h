@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "text/template/arena.h"
 #include "text/template/budget.h"
+#include "text/template/origins.h"
 
 namespace palimpsest::text::jinja {
 
@@ -175,6 +176,7 @@ class Heap {
  public:
   explicit Heap(Budget& budget) : budget_(budget) {}
   Budget& budget() { return budget_; }
+  Origins& origins() { return origins_; }
 
   template <class T, class... Args>
   T* make(Args&&... args) {
@@ -211,6 +213,24 @@ class Heap {
  private:
   Budget& budget_;
   Arena arena_;
+  Origins origins_;
+};
+
+/// A text in the making that remembers which of its bytes are the template's own.
+class TextBuilder {
+ public:
+  explicit TextBuilder(Heap& heap) : heap_(heap) {}
+  void append(std::string_view text);
+  /// str(value).
+  void append(const Value& value);
+  std::size_t size() const { return text_.size(); }
+  Value value();
+  RenderedTemplate take() { return {std::move(text_), std::move(own_)}; }
+
+ private:
+  Heap& heap_;
+  std::string text_;
+  std::vector<TextRange> own_;
 };
 
 /// Values nested deeper than this are not printed, compared or converted.
