@@ -3,7 +3,7 @@
 
 usage: generate_cli_docs.py PALIMPSEST FOLDER [--version V]
 
-`palimpsest --dump-flags` prints the table as JSON: {commands: [{name, summary, examples}], flags: [{names, type, help, value,
+`palimpsest --dump-flags` prints the table as JSON: {commands: [{name, summary, examples, operand}], flags: [{names, type, help, value,
 default, choices, required, commands}]}.
 """
 
@@ -63,7 +63,8 @@ def manual(table, version):
         ".SH COMMANDS",
     ]
     for command in table["commands"]:
-        lines += [".TP", f"\\fB{command['name']}\\fR", roff(sentence(command["summary"]))]
+        operand = f" \\fI{roff(command['operand'])}\\fR" if "operand" in command else ""
+        lines += [".TP", f"\\fB{command['name']}\\fR{operand}", roff(sentence(command["summary"]))]
     for command in table["commands"]:
         lines += [f".SH \"FLAGS OF {command['name'].upper()}\""]
         for flag in flags_of(table, command):
@@ -76,6 +77,9 @@ def manual(table, version):
         ".TP",
         "\\fBPALIMPSEST_TARGET\\fR",
         "Instruction set of the kernels: AVX3, AVX2 or SCALAR. Without it, the best that the machine has.",
+        ".TP",
+        "\\fBHF_ENDPOINT\\fR, \\fBHF_TOKEN\\fR, \\fBHF_HOME\\fR, \\fBHF_HUB_CACHE\\fR, \\fBHF_HUB_OFFLINE\\fR",
+        "Where models are downloaded from and kept, as for other programs of the Hugging Face hub.",
         ".SH EXIT STATUS",
         "0 when all went well, 2 for a wrong flag or argument, 1 for everything else.",
     ]

@@ -12,5 +12,7 @@ int logits(const Options& options);
 int eval(const Options& options);
 int tokenize(const Options& options);
 int render(const Options& options);
+int pull(const Options& options);
+int lineage(const Options& options);
 
 }  // namespace palimpsest::cli

@@ -15,6 +15,7 @@ const char* type_name(const Flag& flag) {
     const char* operator()(std::optional<double> Options::*) const { return "number"; }
     const char* operator()(std::string Options::*) const { return "string"; }
     const char* operator()(std::optional<std::string> Options::*) const { return "string"; }
+    const char* operator()(std::vector<std::string> Options::*) const { return "strings"; }
   };
   return std::visit(Visitor{}, flag.target);
 }
@@ -37,8 +38,10 @@ Json to_json(const Flag& flag) {
 std::string dump_flags() {
   Json json;
   for (const CommandInfo& command : command_table()) {
-    json["commands"].push_back(
-        {{"name", command.name}, {"summary", command.summary}, {"examples", command.examples}});
+    Json entry = {
+        {"name", command.name}, {"summary", command.summary}, {"examples", command.examples}};
+    if (!command.operand.empty()) entry["operand"] = command.operand;
+    json["commands"].push_back(std::move(entry));
   }
   for (const Flag& flag : flag_table()) json["flags"].push_back(to_json(flag));
   return json.dump(1) + "\n";

@@ -12,7 +12,10 @@ namespace palimpsest::cli {
 namespace {
 
 using enum Command;
-const std::vector<Command> kAll = {kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender};
+const std::vector<Command> kWithModel = {kRun,  kRecall,   kInspect, kLogits,
+                                         kEval, kTokenize, kRender};
+const std::vector<Command> kAll = {kRun,      kRecall, kInspect, kLogits, kEval,
+                                   kTokenize, kRender, kPull,    kLineage};
 const std::vector<Command> kForward = {kRun, kRecall, kLogits, kEval};  // those that run the model
 const std::vector<Command> kSampling = {kRun};
 constexpr double kInt32Max = 2147483647;
@@ -23,8 +26,10 @@ const std::vector<Flag> kFlags = {
     {.names = {"-m", "--model"},
      .value = "PATH",
      .target = &Options::model,
-     .help = "model folder (Hugging Face layout) or a .safetensors file inside one",
-     .commands = kAll,
+     .help = "model folder (Hugging Face layout), a .safetensors file inside one, or "
+             "OWNER/NAME[@REV] of "
+             "the Hugging Face hub, which is downloaded unless it is in the cache",
+     .commands = kWithModel,
      .required = true},
     {.names = {"-p", "--prompt"},
      .value = "TEXT",
@@ -129,11 +134,11 @@ const std::vector<Flag> kFlags = {
     {.names = {"-s", "--seed"},
      .value = "N",
      .target = &Options::seed,
-     .help = "seed of the random numbers; -1: a random one",
+     .help = "seed of the random numbers; -1: a random one (lineage: 1)",
      .default_text = "-1",
      .min = -1,
      .max = 9e15,
-     .commands = {kRun, kRecall}},
+     .commands = {kRun, kRecall, kLineage}},
     {.names = {"--temp", "--temperature"},
      .value = "T",
      .target = &Options::temperature,
@@ -199,6 +204,45 @@ const std::vector<Flag> kFlags = {
      .choices = {"bf16", "f32"},
      .commands = kForward},
 
+    {.names = {"--width"},
+     .value = "K",
+     .target = &Options::width,
+     .help = "channels of a key, a multiple of 16",
+     .default_text = "32",
+     .min = 16,
+     .max = 256,
+     .commands = {kLineage}},
+    {.names = {"--pairs"},
+     .value = "N",
+     .target = &Options::pairs,
+     .help = "most pairs that are stored",
+     .default_text = "three times the width",
+     .min = 8,
+     .max = 2048,
+     .commands = {kLineage}},
+    {.names = {"--svg"},
+     .value = "FILE",
+     .target = &Options::svg,
+     .help = "also draw the figures into FILE",
+     .commands = {kLineage}},
+    {.names = {"--include"},
+     .value = "GLOB",
+     .target = &Options::include,
+     .help = "fetch the files whose names match, instead of those the model needs; may be repeated",
+     .commands = {kPull}},
+    {.names = {"-j", "--jobs"},
+     .value = "N",
+     .target = &Options::jobs,
+     .help = "files to fetch at a time",
+     .default_text = "4",
+     .min = 1,
+     .max = 64,
+     .commands = {kPull}},
+    {.names = {"--dry-run"},
+     .target = &Options::dry_run,
+     .help = "list files and sizes, fetch nothing",
+     .commands = {kPull}},
+
     {.names = {"--control"},
      .target = &Options::control,
      .help = "names of control tokens in the text become these tokens",
@@ -206,7 +250,7 @@ const std::vector<Flag> kFlags = {
     {.names = {"--json"},
      .target = &Options::json,
      .help = "print JSON",
-     .commands = {kRecall, kInspect, kEval, kTokenize}},
+     .commands = {kRecall, kInspect, kEval, kTokenize, kPull, kLineage}},
     {.names = {"-v", "--verbose"},
      .target = &Options::verbose,
      .help = "say more on standard error",
@@ -241,6 +285,17 @@ constexpr CommandInfo kCommandTable[] = {
     {kRender, "render", "turn a chat (OpenAI's JSON form) into the model's prompt",
      "palimpsest render -m models/demo -f chat.json\n"
      "palimpsest render -m models/demo -f chat.json --ids"},
+    {kPull, "pull", "download a model of the Hugging Face hub into its cache, and print the folder",
+     "palimpsest pull moonshotai/Kimi-Linear-48B-A3B-Instruct\n"
+     "palimpsest pull moonshotai/Kimi-Linear-48B-A3B-Instruct@main --dry-run\n"
+     "palimpsest pull OWNER/NAME --include '*Q8_0*.gguf' --include config.json\n"
+     "HF_TOKEN=... palimpsest pull OWNER/NAME              # a private or gated model",
+     "OWNER/NAME[@REV]"},
+    {kLineage, "lineage",
+     "send one stream of key-value writes through the memories from softmax attention to KDA",
+     "palimpsest lineage\n"
+     "palimpsest lineage --svg lineage.svg\n"
+     "palimpsest lineage --width 64 --pairs 512 --json"},
 };
 
 /// "from 0 to 1", or "at least 1" where the upper end is only there to bound memory.
@@ -291,6 +346,9 @@ struct Setter {
   void operator()(std::string Options::*p) const { options.*p = checked_choice(flag, text); }
   void operator()(std::optional<std::string> Options::*p) const {
     options.*p = checked_choice(flag, text);
+  }
+  void operator()(std::vector<std::string> Options::*p) const {
+    (options.*p).push_back(checked_choice(flag, text));
   }
   std::int64_t integer() const { return parse_number<std::int64_t>(flag, text, "a whole number"); }
 };

@@ -17,7 +17,7 @@ struct Flag {
   using Target =
       std::variant<bool Options::*, std::int64_t Options::*, std::string Options::*,
                    std::optional<std::int64_t> Options::*, std::optional<double> Options::*,
-                   std::optional<std::string> Options::*>;
+                   std::optional<std::string> Options::*, std::vector<std::string> Options::*>;
 
   std::vector<std::string_view>
       names;  ///< "-n", "--predict", ...; the first "--" name is the flag's name in errors
@@ -31,6 +31,9 @@ struct Flag {
   bool required = false;
 
   bool is_switch() const { return std::holds_alternative<bool Options::*>(target); }
+  bool may_be_repeated() const {
+    return std::holds_alternative<std::vector<std::string> Options::*>(target);
+  }
   bool belongs_to(Command command) const;
   std::string_view name() const;
 };
@@ -41,6 +44,8 @@ struct CommandInfo {
   Command command;
   std::string_view name, summary;
   std::string_view examples;  ///< lines of a shell
+  /// What the command works on, in place of -m: a word that is no flag. It becomes Options::model.
+  std::string_view operand = {};
 };
 
 std::span<const CommandInfo> command_table();

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/io.h"
+#include "cli/model_spec.h"
 #include "cli/parse.h"
 
 namespace palimpsest::cli {
@@ -30,6 +31,10 @@ int dispatch(const Options& options) {
       return tokenize(options);
     case Command::kRender:
       return render(options);
+    case Command::kPull:
+      return pull(options);
+    case Command::kLineage:
+      return lineage(options);
   }
   return 1;
 }
@@ -40,9 +45,10 @@ int run_program(std::vector<std::string> arguments) {
     print(message->text);
     return 0;
   }
-  const Options& options = std::get<Options>(parsed);
+  Options& options = std::get<Options>(parsed);
   if (options.verbose) log::set_level(log::Level::kInfo);
   install_interrupt_handler();
+  if (options.command != Command::kPull) options.model = resolve_model(options.model);
   return dispatch(options);
 }
 

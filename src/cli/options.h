@@ -3,32 +3,36 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace palimpsest::cli {
 
-enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender };
-inline constexpr int kCommands = 7;
+enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage };
+inline constexpr int kCommands = 9;
 
 /// What the command line asked for. Optional members were not given; then a command, or the model's
 /// own generation_config.json, decides.
 struct Options {
   Command command = Command::kRun;
 
-  std::string model;
-  std::optional<std::string> prompt, file, system, ids, ids_file, tools, output;
+  std::string model;  ///< of pull: OWNER/NAME[@REV]
+  std::vector<std::string> include;
+  std::optional<std::string> prompt, file, system, ids, ids_file, tools, output, svg;
   std::int64_t predict = -1;  ///< -1: until the model stops
   std::int64_t ctx_size = 0;  ///< 0: what the model and the memory allow
   std::int64_t ubatch = 512;
   std::int64_t threads = 0;  ///< 0: one a core
   std::int64_t seed = -1;    ///< -1: random
-  std::optional<std::int64_t> tokens;
+  std::int64_t width = 32;   ///< key channels
+  std::optional<std::int64_t> tokens, pairs;
+  std::int64_t jobs = 4;
   std::optional<double> temperature, top_p, min_p, repeat_penalty;
   std::optional<std::int64_t> top_k;
   std::string cache_type = "bf16";
   std::optional<std::string> reasoning_effort;
 
   bool raw = false, ignore_eos = false, show_thinking = false, print_ids = false, json = false;
-  bool hidden = false, bos = false, control = false, render_ids = false, verbose = false;
+  bool hidden = false, bos = false, control = false, render_ids = false, verbose = false, dry_run = false;
 };
 
 }  // namespace palimpsest::cli

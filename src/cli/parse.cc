@@ -37,6 +37,17 @@ void add_flag(CLI::App& app, const Flag& flag, Options& options) {
         parser_names(flag), [&flag, &options] { set_flag(flag, options, {}); }, help_text(flag));
     return;
   }
+  if (flag.may_be_repeated()) {
+    app.add_option_function<std::vector<std::string>>(
+           parser_names(flag),
+           [&flag, &options](const std::vector<std::string>& texts) {
+             for (const std::string& text : texts) set_flag(flag, options, text);
+           },
+           help_text(flag))
+        ->type_name(std::string(flag.value))
+        ->allow_extra_args(false);
+    return;
+  }
   app.add_option_function<std::string>(
          parser_names(flag),
          [&flag, &options](const std::string& text) { set_flag(flag, options, text); },
@@ -89,6 +100,10 @@ const CommandInfo& find_command(std::string_view name) {
 }
 
 void check_required(Command command, const Options& options) {
+  if (!info(command).operand.empty() && options.model.empty()) {
+    throw make_error(ErrorCode::kUsage, "'palimpsest {}' needs {}", info(command).name,
+                     info(command).operand);
+  }
   for (const Flag& flag : flag_table()) {
     if (!flag.required || !flag.belongs_to(command)) continue;
     const bool given =
@@ -126,6 +141,10 @@ std::variant<Options, Message> parse_command_line(std::vector<std::string> argum
   app.prefix_command(false);
   for (const Flag& flag : flag_table()) {
     if (flag.belongs_to(command.command)) add_flag(app, flag, options);
+  }
+  if (!command.operand.empty()) {
+    app.add_option("model", options.model, "a model of the hub (required)")
+        ->type_name(std::string(command.operand));
   }
   std::reverse(arguments.begin(), arguments.end());  // the order in which CLI11 takes them
   try {

@@ -102,7 +102,7 @@ void ModelCache::write_ref(std::string_view revision, std::string_view commit) c
   file.commit();
 }
 
-BlobLock::BlobLock(const fs::path& path, const Stop& stop) {
+CacheLock::CacheLock(const fs::path& path, const Stop& stop) {
   make_folders(path.parent_path());
   while (true) {
     FileHandle file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0664));

@@ -12,12 +12,16 @@
 
 namespace palimpsest::hub {
 
-/// One model in the cache that programs of the Hugging Face hub share:
+/// One model in the cache that programs of the Hugging Face hub share. Below models--OWNER--NAME:
 ///
-///   models--OWNER--NAME/blobs/CHECKSUM             the bytes of a file; CHECKSUM.incomplete while
-///   they arrive models--OWNER--NAME/snapshots/COMMIT/PATH      a relative link to a blob
-///   models--OWNER--NAME/refs/REVISION              the commit that a branch or tag was last seen
-///   at .locks/models--OWNER--NAME/CHECKSUM.lock       held (flock) by who writes the blob
+///     blobs/CHECKSUM          the bytes of a file; CHECKSUM.incomplete while they arrive
+///     snapshots/COMMIT/PATH   a relative link to a blob
+///     refs/REVISION           the commit that a branch or tag was last seen at
+///
+/// and below .locks/models--OWNER--NAME, to be held (flock) by whoever writes:
+///
+///     CHECKSUM.lock           a blob
+///     snapshots.lock          links and refs
 class ModelCache {
  public:
   ModelCache(const std::filesystem::path& root, const ModelId& id);
@@ -31,6 +35,7 @@ class ModelCache {
     return folder_ / "snapshots" / commit;
   }
   std::filesystem::path lock_file(std::string_view checksum) const;
+  std::filesystem::path snapshots_lock_file() const { return lock_file("snapshots"); }
 
   /// The commit that a revision was last seen at, itself if it is one. Nothing when the cache does
   /// not know it.
@@ -49,12 +54,12 @@ class ModelCache {
   std::filesystem::path folder_, locks_;
 };
 
-/// Held while a blob is written, across processes. Where the file system has no locks nothing is
+/// One of the cache's locks, across threads and processes. Where the file system has none nothing is
 /// held: a checksum still tells when two programs have written into one file.
-class BlobLock {
+class CacheLock {
  public:
   /// Waits. Throws Error{kIo}, Error{kCancelled}.
-  BlobLock(const std::filesystem::path& path, const Stop& stop);
+  CacheLock(const std::filesystem::path& path, const Stop& stop);
 
  private:
   FileHandle file_;

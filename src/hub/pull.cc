@@ -88,9 +88,9 @@ class Downloads {
   void fetch(HttpClient& client, const RemoteFile& file) {
     try {
       Transfer(client, settings_, id_, cache_, commit_, file, progress_).run();
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kCancelled) throw;
-      throw Error(error.code(), error.text()).add_context(formats::quote(file.name));
+    } catch (Error& error) {
+      if (error.code() != ErrorCode::kCancelled) error.add_context(formats::quote(file.name));
+      throw;
     }
   }
 
@@ -120,22 +120,21 @@ class Pull {
     list();
     if (options_.dry_run) return std::move(result_);
     check_disk();
-    if (!missing_.empty()) {
-      const std::int64_t total = result_.fetched;
-      result_.fetched =
-          Downloads(settings_, id_, cache_, result_.commit, options_, std::move(missing_), total)
-              .run();
-    }
-    for (const PulledFile& file : result_.files)
+    download();
+    const CacheLock lock(cache_.snapshots_lock_file(), [this] { return cancelled(); });
+    for (const PulledFile& file : result_.files) {
       cache_.link(result_.commit, file.name, file.checksum);
+    }
     cache_.write_ref(id_.revision, result_.commit);
     return std::move(result_);
   }
 
  private:
+  bool cancelled() const { return options_.cancel && options_.cancel->load(); }
+
   /// What is wanted, what of it is there, and what has to come.
   void list() {
-    HttpClient client(settings_, [this] { return options_.cancel && options_.cancel->load(); });
+    HttpClient client(settings_, [this] { return cancelled(); });
     const ModelInfo info = fetch_model_info(client, settings_, id_);
     result_.commit = info.commit;
     result_.folder = cache_.snapshot(info.commit);
@@ -151,8 +150,9 @@ class Pull {
                            *file.size, blob->second);
         }
         add(file, first);
-      } catch (const Error& error) {
-        throw Error(error.code(), error.text()).add_context(formats::quote(file.name));
+      } catch (Error& error) {
+        error.add_context(formats::quote(file.name));
+        throw;
       }
     }
   }
@@ -175,6 +175,14 @@ class Pull {
     result_.files.push_back(std::move(pulled));
   }
 
+  void download() {
+    if (missing_.empty()) return;
+    const std::int64_t total = result_.fetched;
+    Downloads downloads(settings_, id_, cache_, result_.commit, options_, std::move(missing_),
+                        total);
+    result_.fetched = downloads.run();
+  }
+
   void check_disk() const {
     const std::int64_t there = free_bytes(cache_.folder());
     if (result_.fetched <= there) return;
@@ -195,8 +203,14 @@ class Pull {
 PullResult pull(const Settings& settings, const ModelId& id, const PullOptions& options) {
   try {
     return Pull(settings, id, options).run();
-  } catch (const Error& error) {
-    throw Error(error.code(), error.text()).add_context(id.text());
+  } catch (Error& error) {
+    if (error.code() == ErrorCode::kCancelled) {
+      throw make_error(ErrorCode::kCancelled,
+                       "{}: cancelled; what has come is kept, and the next pull goes on from there",
+                       id.text());
+    }
+    error.add_context(id.text());
+    throw;
   }
 }
 

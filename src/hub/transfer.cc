@@ -48,7 +48,7 @@ Transfer::Transfer(HttpClient& client, const Settings& settings, const ModelId& 
       checksum_(file.checksum, size_) {}
 
 void Transfer::run() {
-  const BlobLock lock(cache_.lock_file(file_.checksum), client_.stop());
+  const CacheLock lock(cache_.lock_file(file_.checksum), client_.stop());
   if (cache_.has_blob(file_.checksum, size_)) {  // another program fetched it while this one waited
     progress_.total -= static_cast<std::int64_t>(size_ - planned_);
     return;
