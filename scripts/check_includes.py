@@ -35,11 +35,12 @@ MAY_SEE = {
     "ops": OPS_LEVEL | {"kernels/cpu", "kernels/cuda"},
     "state": OPS_LEVEL,
     "model": MODEL_LEVEL,
+    "convert": PLAN_LEVEL,
     "plan": PLAN_LEVEL,
     "runtime": RUNTIME_LEVEL,
     "report": {"base"},
     "lineage": OPS_LEVEL | {"ops", "report"},
-    "cli": RUNTIME_LEVEL | {"runtime", "hub", "report", "lineage"},
+    "cli": RUNTIME_LEVEL | {"runtime", "convert", "hub", "report", "lineage"},
 }
 
 # Public headers count as part of a folder; one that is not listed may be seen by runtime/ and what stands above it.
