@@ -2,26 +2,17 @@
 
 #include <cstdint>
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <string_view>
 
 #include "support/shared_data.h"
+#include "support/temp_folder.h"
 #include "text/template/template.h"
 
 namespace palimpsest::test {
 
 using Json = nlohmann::ordered_json;
-
-inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw std::runtime_error("cannot read " + path.string());
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
 
 /// A file of tests/data/templates, made by tools/record_templates.py.
 inline std::string template_data(const std::string& name) {
