@@ -75,6 +75,32 @@ struct L2NormArgs {
   Tensor y;  ///< [T, H, K]; may be x
 };
 
+/// y[r] = x[r] / (d[r] + eps), d the divisor or else the sum of the row, added in order.
+struct DivideRowsArgs {
+  Tensor x;        ///< [R, width]; rows may lie apart
+  Tensor divisor;  ///< [R, 1]; rows may lie apart; or absent
+  float eps = 0;
+  Tensor y;  ///< [R, width], contiguous; may be x
+};
+
+/// y[r] = (x[r] | 1): a channel that counts.
+struct AppendOneArgs {
+  Tensor x;  ///< [R, width]
+  Tensor y;  ///< [R, width + 1]; not x
+};
+
+/// Feature maps that make a key wider.
+enum class Features : std::uint8_t {
+  kHedgehog,  ///< y = softmax(2x | -2x), width 2K                                              (arXiv 2402.04347)
+  kDpfp,      ///< with r = relu(x | -x), block j = 1 .. 4 of y is r[i] r[(i - j) mod 2K], width 8K  (arXiv 2102.11174, nu = 4)
+};
+constexpr std::int64_t feature_width(Features features, std::int64_t width) { return (features == Features::kHedgehog ? 2 : 8) * width; }
+struct FeaturesArgs {
+  Tensor x;  ///< [R, K]
+  Features kind = Features::kHedgehog;
+  Tensor y;  ///< [R, feature_width(kind, K)]; not x
+};
+
 /// Depthwise causal convolution with history, then SiLU: y[t,c] = silu(sum_i weight[c,i] * s[t - W + 1 + i, c]), where s is x continued
 /// into the past by the sequence's tail. Tap W-1 multiplies the current row. The tail is replaced by the last W-1 rows of (tail, x).
 struct ShortConvArgs {
@@ -82,7 +108,8 @@ struct ShortConvArgs {
   Tensor weight;  ///< F32 [D, W], W <= 8
   Tensor tails;   ///< F32 [slots, W - 1, D], oldest row first; may be strided in its first dimension
   RaggedRows rows;
-  Tensor y;  ///< [T, D]; not x
+  Tensor y;          ///< [T, D]; not x
+  bool silu = true;  ///< else y is the sum itself
 };
 
 /// Log decay of a page, per key channel, natural logarithm.

@@ -14,7 +14,8 @@ namespace palimpsest {
 enum class Op : std::uint8_t {
   kEmbedding, kMatmul, kRmsNorm, kGatedRmsNorm, kL2Norm, kShortConv, kDecayGate, kPageMemory,
   kLatentAppend, kLatentAttention, kGlu, kMultiplySigmoid, kAdd, kAttentionResidual, kRouter, kExperts,
-  kMultiply, kAddBias, kScale, kUnary, kLayerNorm, kPositions, kRotaryTable, kRotary, kSoftmaxAttention, kCount
+  kMultiply, kAddBias, kScale, kUnary, kLayerNorm, kPositions, kRotaryTable, kRotary, kSoftmaxAttention,
+  kDivideRows, kAppendOne, kFeatures, kCount
 };
 std::string_view op_name(Op op) noexcept;
 
@@ -30,10 +31,10 @@ class ExecContext {
   /// True while the plan measures workspace: front doors then reserve what their kernel would, compute nothing and count nothing.
   bool planning() const { return workspace.measuring(); }
 
-  /// Scratch memory of one thread inside a kernel, at least `bytes`, aligned to a page, contents undefined. Grows on first use, then stays:
-  /// steady state allocates nothing. Only that thread may call it, and a second call by the same thread invalidates the first.
-  std::byte* thread_scratch(int thread, std::int64_t bytes) {
-    Buffer& buffer = scratch_[static_cast<std::size_t>(thread)];
+  /// Scratch memory of one share of a parallel loop, at least `bytes`, aligned to a page, contents undefined. Grows on first use, then
+  /// stays: steady state allocates nothing. Only who computes that share may call it; a second call invalidates the first.
+  std::byte* thread_scratch(int share, std::int64_t bytes) {
+    Buffer& buffer = scratch_[static_cast<std::size_t>(share)];
     if (buffer.bytes() < bytes) buffer = Buffer(bytes);
     return buffer.data();
   }

@@ -27,8 +27,9 @@ HWY_BEFORE_NAMESPACE();
 namespace palimpsest::cpu {
 namespace HWY_NAMESPACE {
 
-/// y = silu(sum_i weights[i] * rows[i]) over n channels, taps in ascending order. weights is [W][kConvBand].
-HWY_INLINE void convolve_row(const float* weights, const float* const* rows, std::int64_t taps, float* y, std::int64_t n) {
+/// y = sum_i weights[i] * rows[i], or silu of it, over n channels, taps in ascending order. weights is [W][kConvBand].
+HWY_INLINE void convolve_row(const float* weights, const float* const* rows, std::int64_t taps, bool activate, float* y,
+                              std::int64_t n) {
   const FloatTag d;
   for (std::int64_t c = 0; c < n; c += kLanes) {
     const std::int64_t count = std::min(kLanes, n - c);
@@ -37,7 +38,7 @@ HWY_INLINE void convolve_row(const float* weights, const float* const* rows, std
       const FloatVec row = count == kLanes ? hn::LoadU(d, rows[i] + c) : load_first(rows[i] + c, count);
       sum = hn::MulAdd(hn::LoadU(d, weights + i * kConvBand + c), row, sum);
     }
-    const FloatVec y_c = silu(d, sum);
+    const FloatVec y_c = activate ? silu(d, sum) : sum;
     if (count == kLanes) hn::StoreU(y_c, d, y + c);
     else store_first(y_c, y + c, count);
   }
@@ -54,7 +55,7 @@ HWY_INLINE void convolve_sequence(const ShortConvArgs& args, const float* weight
   for (std::int64_t t = 0; t < length; ++t) {
     const float* rows[kMaxTaps];
     for (std::int64_t i = 0; i < taps; ++i) rows[i] = row(t - history + i);
-    convolve_row(weights, rows, taps, args.y.as<float>() + (first + t) * channels + c, n);
+    convolve_row(weights, rows, taps, args.silu, args.y.as<float>() + (first + t) * channels + c, n);
   }
   // Oldest first: what moves down comes from a row not yet overwritten.
   for (std::int64_t j = 0; j < history && length > 0; ++j) {

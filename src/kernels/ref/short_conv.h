@@ -23,7 +23,7 @@ PALIMPSEST_HOST_DEVICE void short_conv(const ShortConvArgs& a) {
       for (std::int64_t t = 0; t < length; ++t) {
         T sum = 0;
         for (std::int64_t i = 0; i < taps; ++i) sum += load<T>(a.weight, c * taps + i) * row(t - taps + 1 + i);
-        store<T>(a.y, (first + t) * channels + c, sum / (1 + std::exp(-sum)));
+        store<T>(a.y, (first + t) * channels + c, a.silu ? sum / (1 + std::exp(-sum)) : sum);
       }
       // Oldest first: row j of the new tail lies at or after row j of the old one, which is thus still unchanged.
       for (std::int64_t j = 0; j < taps - 1; ++j) {

@@ -1,0 +1,15 @@
+#include "kernels/cpu/cpu_kernels.h"
+#include "ops/front_door.h"
+#include "ops/ops.h"
+#include "ops/tensor_checks.h"
+
+namespace palimpsest::ops {
+
+void append_one(ExecContext& ctx, const AppendOneArgs& args) {
+  PALIMPSEST_CHECK(is_f32(args.x, 2) && is_f32(args.y, 2) && args.y.size(0) == args.x.size(0) && args.y.size(1) == args.x.size(1) + 1,
+                   "x is F32 [R, width], y F32 [R, width + 1]");
+  PALIMPSEST_CHECK(args.x.data != args.y.data, "not in place");
+  if (enter(ctx, Op::kAppendOne)) cpu::append_one(ctx, args);
+}
+
+}  // namespace palimpsest::ops
