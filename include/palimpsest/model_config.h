@@ -53,18 +53,25 @@ enum class KdaGate : std::uint8_t { kBounded, kSoftplus };
 /// Output gate of KDA: one matrix (g_proj), or a product of rank head_dim (g_b_proj g_a_proj).
 enum class KdaOutputGate : std::uint8_t { kFullRank, kLowRank };
 
-/// Kimi Delta Attention (linear_attn_config). Keys and values share head_dim; the decay logits f_b_proj f_a_proj, and a
-/// low-rank output gate, have rank head_dim.
+/// Kimi Delta Attention (linear_attn_config). In Kimi's models keys and values have the same heads and sizes. The decay logits f_b_proj f_a_proj,
+/// and a low-rank output gate, have rank V.
 struct KdaConfig {
-  std::int64_t num_heads = 0;
-  std::int64_t head_dim = 0;     ///< K = V
-  std::int64_t conv_kernel = 0;  ///< taps of the short convolution; conv_kernel - 1 inputs are carried
+  std::int64_t num_heads = 0;        ///< of q and k
+  std::int64_t head_dim = 0;         ///< K
+  std::int64_t num_value_heads = 0;  ///< of v, decays and write strengths, a multiple of num_heads; 0: num_heads
+  std::int64_t value_dim = 0;        ///< V; 0: head_dim
+  std::int64_t conv_kernel = 0;      ///< taps of the short convolution; conv_kernel - 1 inputs are carried; 0: no convolution
+  double beta_scale = 1;             ///< 2 where negative eigenvalues are allowed
   bool output_gate_bias = false; ///< a bias behind a low-rank output gate
   KdaGate gate = KdaGate::kSoftplus;
   double gate_lower_bound = 0;  ///< negative; only for KdaGate::kBounded
   KdaOutputGate output_gate = KdaOutputGate::kLowRank;
 
-  std::int64_t projection_size() const { return num_heads * head_dim; }
+  std::int64_t projection_size() const { return num_heads * head_dim; }  ///< of q and k
+  std::int64_t value_heads() const { return num_value_heads > 0 ? num_value_heads : num_heads; }
+  std::int64_t values() const { return value_dim > 0 ? value_dim : head_dim; }
+  std::int64_t value_size() const { return value_heads() * values(); }
+  std::int64_t decay_size() const { return value_heads() * head_dim; }
 };
 
 /// Softmax attention with grouped keys and values, and rotary positions on the first 2 * rope_inv_freq.size() channels of a head.
@@ -81,8 +88,11 @@ struct SoftmaxAttentionConfig {
   std::int64_t cache_width() const { return 2 * num_kv_heads * head_dim; }
 };
 
-/// What linear attention does to q and k before the page.
-enum class FeatureMap : std::uint8_t { kIdentity, kRelu, kEluPlus1, kHadamard };
+/// What linear attention does to q and k before the page, head by head. Learned: kHadamard (W1 x + b1)(W2 x + b2); kT2r relu(W x);
+/// kHedgehog softmax(2z | -2z) with z = W x + b. kDpfp: Features::kDpfp of op_args.h.
+enum class FeatureMap : std::uint8_t { kIdentity, kRelu, kEluPlus1, kHadamard, kT2r, kHedgehog, kDpfp };
+/// What DeltaNet does to q and k behind the convolution.
+enum class QkActivation : std::uint8_t { kSilu, kRelu, kEluPlus1, kIdentity };
 
 /// Linear attention, DeltaNet and Gated DeltaNet: one page [num_value_heads, value_dim, key_dim] a layer.
 struct PageMixerConfig {
@@ -94,8 +104,23 @@ struct PageMixerConfig {
   bool beta = true;              ///< DeltaNet: a learned write strength; else 1
   double beta_scale = 1;         ///< 2 where negative eigenvalues are allowed
   bool output_gate = false;      ///< norm(o) * silu(gate)
-  FeatureMap feature_map = FeatureMap::kIdentity;  ///< linear attention only
 
+  // Linear attention only.
+  FeatureMap feature_map = FeatureMap::kIdentity;
+  std::int64_t num_key_heads = 0;  ///< heads of k and v as stored, each shared by num_heads / num_key_heads query heads; 0: num_heads
+  bool sum_norm_q = false, sum_norm_k = false;  ///< divided by their sum + 1e-4, behind the feature map
+  bool normalized = false;                      ///< o = S q / (q.z + 1e-10), z the sum of all keys: one more row of the page
+  bool output_norm_weight = true;               ///< else the output norm only normalises
+
+  // DeltaNet only.
+  QkActivation qk_activation = QkActivation::kSilu;
+  bool qk_sum_norm = false;  ///< q and k divided by their sum instead of their L2 norm
+
+  /// K and V of the page.
+  std::int64_t page_width() const {
+    return feature_map == FeatureMap::kHedgehog ? 2 * key_dim : feature_map == FeatureMap::kDpfp ? 8 * key_dim : key_dim;
+  }
+  std::int64_t page_values() const { return normalized ? value_dim + 1 : value_dim; }
   std::int64_t key_size() const { return num_heads * key_dim; }
   std::int64_t value_size() const { return num_value_heads * value_dim; }
 };

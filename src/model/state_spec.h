@@ -6,7 +6,7 @@
 namespace palimpsest {
 
 /// The memories of every layer of a model. Pages and convolution tails are F32; list rows have `list_dtype` (F32 or BF16).
-///   kda: "page" [heads, head_dim, head_dim];  "conv_q", "conv_k", "conv_v" [conv_kernel - 1, heads * head_dim], in this order
+///   kda: "page" [value heads, V, head_dim];  "conv_q", "conv_k", "conv_v" [conv_kernel - 1, heads * head_dim], in this order
 ///   linear attention, DeltaNet, Gated DeltaNet: "page" [value heads, value_dim, key_dim]; "conv_q", "conv_k", "conv_v" where they convolve
 ///   softmax attention: "keys_values" [2 kv_heads head_dim] a token: keys of all heads, then values
 ///   mla: "latent" [kv_lora_rank + qk_rope_head_dim] a token: the normed latent, then the shared key channels

@@ -37,8 +37,10 @@ Matrix* matrix_field(LayerWeights& layer, WeightRole role) {
     case WeightRole::kPageDecay: return &page->a_proj;
     case WeightRole::kPageBeta: return &page->b_proj;
     case WeightRole::kPageOutput: return &page->o_proj;
+    case WeightRole::kFeatureQ:
     case WeightRole::kFeatureQ1: return &page->q_map.layer1;
     case WeightRole::kFeatureQ2: return &page->q_map.layer2;
+    case WeightRole::kFeatureK:
     case WeightRole::kFeatureK1: return &page->k_map.layer1;
     case WeightRole::kFeatureK2: return &page->k_map.layer2;
     case WeightRole::kMlpGate: return &mlp->gate_proj;
@@ -76,8 +78,10 @@ Tensor* vector_field(LayerWeights& layer, WeightRole role) {
     case WeightRole::kPageALog: return &page->A_log;
     case WeightRole::kPageDtBias: return &page->dt_bias;
     case WeightRole::kPageOutputNorm: return &page->o_norm;
+    case WeightRole::kFeatureQBias:
     case WeightRole::kFeatureQ1Bias: return &page->q_map.bias1;
     case WeightRole::kFeatureQ2Bias: return &page->q_map.bias2;
+    case WeightRole::kFeatureKBias:
     case WeightRole::kFeatureK1Bias: return &page->k_map.bias1;
     case WeightRole::kFeatureK2Bias: return &page->k_map.bias2;
     case WeightRole::kKdaGateUpBias: return &kda->g_b_bias;

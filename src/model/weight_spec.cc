@@ -102,6 +102,10 @@ constexpr RoleInfo kRoles[] = {
     {"attn.feature_map_k.layer2.weight"},
     {"attn.feature_map_k.layer2.bias"},
     {"attn.g_proj.1.bias", kRows},
+    {"attn.feature_map_q.layer.weight"},
+    {"attn.feature_map_q.layer.bias"},
+    {"attn.feature_map_k.layer.weight"},
+    {"attn.feature_map_k.layer.bias"},
 
     {"mlp.up_proj.bias"},
     {"mlp.down_proj.bias"},
@@ -271,8 +275,11 @@ class WeightLister {
       add(WeightRole::kPageDecay, {heads, hidden});
       add(WeightRole::kPageBeta, {heads, hidden});
     } else {
-      for (const WeightRole role : {WeightRole::kPageQ, WeightRole::kPageK}) add(role, {keys, hidden});
-      add(WeightRole::kPageV, {values, hidden});
+      // Heads of k and v may be shared by several of q; they are stored once.
+      const std::int64_t sharing = p.num_key_heads > 0 ? p.num_heads / p.num_key_heads : 1;
+      add(WeightRole::kPageQ, {keys, hidden});
+      add(WeightRole::kPageK, {keys / sharing, hidden});
+      add(WeightRole::kPageV, {values / sharing, hidden});
       if (mixer == Mixer::kGatedDeltaNet) add(WeightRole::kPageDecay, {heads, hidden});
       if (mixer != Mixer::kLinearAttention && p.beta) add(WeightRole::kPageBeta, {heads, hidden});
       if (p.output_gate) add(WeightRole::kPageGate, {values, hidden});
@@ -287,38 +294,53 @@ class WeightLister {
       add(WeightRole::kPageALog, {heads});
       add(WeightRole::kPageDtBias, {heads});
     }
-    if (mixer == Mixer::kLinearAttention && p.feature_map == FeatureMap::kHadamard) add_feature_maps();
-    add(WeightRole::kPageOutputNorm, {p.value_dim});
+    if (mixer == Mixer::kLinearAttention) add_feature_maps();
+    if (p.output_norm_weight) add(WeightRole::kPageOutputNorm, {p.value_dim});
     add(WeightRole::kPageOutput, {hidden, values});
   }
 
   void add_feature_maps() {
     const std::int64_t n = c_.page.key_dim;
-    for (const WeightRole role : {WeightRole::kFeatureQ1, WeightRole::kFeatureQ2, WeightRole::kFeatureK1, WeightRole::kFeatureK2}) {
+    const auto add_linear = [&](WeightRole role, bool bias) {
       add(role, {n, n});
-      add(static_cast<WeightRole>(static_cast<int>(role) + 1), {n});  // its bias is the next role
+      if (bias) add(static_cast<WeightRole>(static_cast<int>(role) + 1), {n});  // its bias is the next role
+    };
+    switch (c_.page.feature_map) {
+      case FeatureMap::kHadamard:
+        for (const WeightRole role : {WeightRole::kFeatureQ1, WeightRole::kFeatureQ2, WeightRole::kFeatureK1, WeightRole::kFeatureK2}) add_linear(role, true);
+        return;
+      case FeatureMap::kT2r:
+      case FeatureMap::kHedgehog:
+        for (const WeightRole role : {WeightRole::kFeatureQ, WeightRole::kFeatureK}) add_linear(role, c_.page.feature_map == FeatureMap::kHedgehog);
+        return;
+      default: return;
     }
   }
 
   void add_kda() {
-    const std::int64_t hidden = c_.hidden_size, heads = c_.kda.num_heads, dim = c_.kda.head_dim;
-    const std::int64_t width = c_.kda.projection_size();
-    for (const WeightRole role : {WeightRole::kKdaQ, WeightRole::kKdaK, WeightRole::kKdaV}) add(role, {width, hidden});
-    for (const WeightRole role : {WeightRole::kKdaConvQ, WeightRole::kKdaConvK, WeightRole::kKdaConvV}) add(role, {width, 1, c_.kda.conv_kernel});
-    add(WeightRole::kKdaALog, {heads}).stored_as_heads = true;
-    add(WeightRole::kKdaDtBias, {width});
-    add(WeightRole::kKdaDecayDown, {dim, hidden});
-    add(WeightRole::kKdaDecayUp, {width, dim});
-    add(WeightRole::kKdaBeta, {heads, hidden});
-    if (c_.kda.output_gate == KdaOutputGate::kFullRank) {
-      add(WeightRole::kKdaGate, {width, hidden});
-    } else {
-      add(WeightRole::kKdaGateDown, {dim, hidden});
-      add(WeightRole::kKdaGateUp, {width, dim});
-      if (c_.kda.output_gate_bias) add(WeightRole::kKdaGateUpBias, {width});
+    const KdaConfig& kda = c_.kda;
+    const std::int64_t hidden = c_.hidden_size, heads = kda.value_heads(), rank = kda.values();
+    const std::int64_t keys = kda.projection_size(), values = kda.value_size();
+    for (const WeightRole role : {WeightRole::kKdaQ, WeightRole::kKdaK}) add(role, {keys, hidden});
+    add(WeightRole::kKdaV, {values, hidden});
+    if (kda.conv_kernel > 0) {
+      for (const WeightRole role : {WeightRole::kKdaConvQ, WeightRole::kKdaConvK}) add(role, {keys, 1, kda.conv_kernel});
+      add(WeightRole::kKdaConvV, {values, 1, kda.conv_kernel});
     }
-    add(WeightRole::kKdaOutputNorm, {dim});
-    add(WeightRole::kKdaOutput, {hidden, width});
+    add(WeightRole::kKdaALog, {heads}).stored_as_heads = true;
+    add(WeightRole::kKdaDtBias, {kda.decay_size()});
+    add(WeightRole::kKdaDecayDown, {rank, hidden});
+    add(WeightRole::kKdaDecayUp, {kda.decay_size(), rank});
+    add(WeightRole::kKdaBeta, {heads, hidden});
+    if (kda.output_gate == KdaOutputGate::kFullRank) {
+      add(WeightRole::kKdaGate, {values, hidden});
+    } else {
+      add(WeightRole::kKdaGateDown, {rank, hidden});
+      add(WeightRole::kKdaGateUp, {values, rank});
+      if (kda.output_gate_bias) add(WeightRole::kKdaGateUpBias, {values});
+    }
+    add(WeightRole::kKdaOutputNorm, {kda.values()});
+    add(WeightRole::kKdaOutput, {hidden, values});
   }
 
   void add_mla() {

@@ -12,7 +12,8 @@
 namespace palimpsest {
 
 /// What a weight is for. Names follow the checkpoints; the comments give the shape ([out, in] for matrices, y = x W^T).
-/// P = kda.projection_size(), H = kda.num_heads, D = kda.head_dim, N = mla.num_heads, E = num_experts.
+/// P = kda.projection_size(), VV = kda.value_size(), H = kda.value_heads(), D = kda.head_dim, V = kda.values(), G = kda.decay_size(), N = mla.num_heads,
+/// E = num_experts.
 enum class WeightRole : std::uint8_t {
   kEmbedTokens,        ///< [vocab, hidden]
   kLmHead,             ///< [vocab, hidden]; absent with tied embeddings
@@ -28,20 +29,20 @@ enum class WeightRole : std::uint8_t {
 
   kKdaQ,               ///< [P, hidden]
   kKdaK,               ///< [P, hidden]
-  kKdaV,               ///< [P, hidden]
+  kKdaV,               ///< [VV, hidden]
   kKdaConvQ,           ///< [P, 1, conv_kernel]
   kKdaConvK,           ///< [P, 1, conv_kernel]
-  kKdaConvV,           ///< [P, 1, conv_kernel]
+  kKdaConvV,           ///< [VV, 1, conv_kernel]
   kKdaALog,            ///< [H]; stored forms: see WeightSpec::stored_as_heads
-  kKdaDtBias,          ///< [P]
-  kKdaDecayDown,       ///< [D, hidden]   f_a_proj
-  kKdaDecayUp,         ///< [P, D]        f_b_proj
+  kKdaDtBias,          ///< [G]
+  kKdaDecayDown,       ///< [V, hidden]   f_a_proj
+  kKdaDecayUp,         ///< [G, V]        f_b_proj
   kKdaBeta,            ///< [H, hidden]   b_proj
-  kKdaGate,            ///< [P, hidden]   g_proj, full rank
-  kKdaGateDown,        ///< [D, hidden]   g_a_proj, low rank
-  kKdaGateUp,          ///< [P, D]        g_b_proj, low rank
-  kKdaOutputNorm,      ///< [D], shared by the heads
-  kKdaOutput,          ///< [hidden, P]
+  kKdaGate,            ///< [VV, hidden]  g_proj, full rank
+  kKdaGateDown,        ///< [V, hidden]   g_a_proj, low rank
+  kKdaGateUp,          ///< [VV, V]       g_b_proj, low rank
+  kKdaOutputNorm,      ///< [V], shared by the heads
+  kKdaOutput,          ///< [hidden, VV]
 
   kMlaQ,               ///< [N * qk_head_dim, hidden], when q_lora_rank = 0
   kMlaQDown,           ///< [q_lora_rank, hidden]
@@ -71,8 +72,8 @@ enum class WeightRole : std::uint8_t {
 
   // Linear attention, DeltaNet, Gated DeltaNet: QK = heads * key_dim, VV = value heads * value_dim, HV = value heads, G = HV / heads.
   kPageQ,              ///< [QK, hidden]
-  kPageK,              ///< [QK, hidden]
-  kPageV,              ///< [VV, hidden]
+  kPageK,              ///< [QK, hidden]; fewer rows where query heads share it
+  kPageV,              ///< [VV, hidden]; likewise
   kPageQkv,            ///< [2 QK + VV, hidden]: q | k | v
   kPageQkvz,           ///< [2 QK + 2 VV, hidden]: of each key head its q, k, G values, G gates
   kPageGate,           ///< [VV, hidden]
@@ -95,7 +96,11 @@ enum class WeightRole : std::uint8_t {
   kFeatureK1Bias,
   kFeatureK2,
   kFeatureK2Bias,
-  kKdaGateUpBias,      ///< [P]           behind kKdaGateUp
+  kKdaGateUpBias,      ///< [VV]          behind kKdaGateUp
+  kFeatureQ,           ///< [key_dim, key_dim] feature maps with one matrix (t2r, hedgehog)
+  kFeatureQBias,       ///< [key_dim]     hedgehog
+  kFeatureK,
+  kFeatureKBias,
 
   kMlpUpBias,          ///< [intermediate]
   kMlpDownBias,        ///< [hidden]

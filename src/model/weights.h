@@ -12,20 +12,21 @@ namespace palimpsest {
 // Views of a checkpoint's weights under the papers' names. Matrices stay in the form they are stored in; vectors (norms, gates,
 // convolution taps, biases) are F32 copies. Shapes: hidden = hidden_size, P = heads * head_dim, W = conv_kernel.
 
-/// Kimi Delta Attention (spec names as in the checkpoint).
+/// Kimi Delta Attention (spec names as in the checkpoint): HV value heads of V channels; in Kimi's models HV = heads and V = head_dim.
 struct KdaWeights {
-  Matrix q_proj, k_proj, v_proj;        // [P, hidden]
-  Tensor q_conv1d, k_conv1d, v_conv1d;  // F32 [P, W]
-  Tensor A_log;                         // F32 [heads]
-  Tensor dt_bias;                       // F32 [P]
-  Matrix f_a_proj;                      // [head_dim, hidden]
-  Matrix f_b_proj;                      // [P, head_dim]
-  Matrix b_proj;                        // [heads, hidden]
-  Matrix g_proj;                        // [P, hidden]              full-rank output gate, or:
-  Matrix g_a_proj, g_b_proj;            // [head_dim, hidden], [P, head_dim]
-  Tensor g_b_bias;                      // F32 [P], or absent
-  Tensor o_norm;                        // F32 [head_dim]
-  Matrix o_proj;                        // [hidden, P]
+  Matrix q_proj, k_proj;                // [P, hidden]
+  Matrix v_proj;                        // [HV * V, hidden]
+  Tensor q_conv1d, k_conv1d, v_conv1d;  // F32 [channels, W], or absent
+  Tensor A_log;                         // F32 [HV]
+  Tensor dt_bias;                       // F32 [HV * head_dim]
+  Matrix f_a_proj;                      // [V, hidden]
+  Matrix f_b_proj;                      // [HV * head_dim, V]
+  Matrix b_proj;                        // [HV, hidden]
+  Matrix g_proj;                        // [HV * V, hidden]         full-rank output gate, or:
+  Matrix g_a_proj, g_b_proj;            // [V, hidden], [HV * V, V]
+  Tensor g_b_bias;                      // F32 [HV * V], or absent
+  Tensor o_norm;                        // F32 [V]
+  Matrix o_proj;                        // [hidden, HV * V]
 };
 
 /// Multi-head latent attention.
@@ -52,10 +53,10 @@ struct SoftmaxAttentionWeights {
   Tensor o_bias;                  // F32 [hidden], or absent
 };
 
-/// Hadamard feature map: (W1 x + b1) * (W2 x + b2), on one head.
+/// The learned part of a feature map, on one head (see FeatureMap).
 struct FeatureMapWeights {
   Matrix layer1, layer2;  // [key_dim, key_dim], or absent
-  Tensor bias1, bias2;    // F32 [key_dim]
+  Tensor bias1, bias2;    // F32 [key_dim], or absent
 };
 
 /// Linear attention, DeltaNet and Gated DeltaNet: QK = heads * key_dim, VV = value_heads * value_dim.

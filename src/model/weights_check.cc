@@ -159,7 +159,7 @@ Result<bool> check_values(const ModelConfig& config, const WeightSpec& spec, con
     return check(stored.scales->name, checkpoint.view(*stored.scales));
   }
   if (spec.role == WeightRole::kKdaALog) {
-    return check_a_log(stored.dense->name, checkpoint.view(*stored.dense), config.kda.num_heads);
+    return check_a_log(stored.dense->name, checkpoint.view(*stored.dense), config.kda.value_heads());
   }
   return true;
 }

@@ -43,7 +43,7 @@ bool multiplies_every_row(const WeightSpec& spec) {
 /// What a layer's memory costs beside its projections.
 double mixer_flops(const ModelConfig& config, Mixer mixer, double T) {
   switch (mixer) {
-    case Mixer::kKimiDeltaAttention: return T * 6.0 * static_cast<double>(config.kda.num_heads * config.kda.head_dim * config.kda.head_dim);
+    case Mixer::kKimiDeltaAttention: return T * 6.0 * static_cast<double>(config.kda.value_size() * config.kda.head_dim);
     case Mixer::kLatentAttention: {
       const MlaConfig& m = config.mla;
       const auto H = static_cast<double>(m.num_heads);
@@ -51,7 +51,7 @@ double mixer_flops(const ModelConfig& config, Mixer mixer, double T) {
              T * (T + 1) / 2 * 2.0 * H * static_cast<double>(m.qk_head_dim() + m.v_head_dim);
     }
     case Mixer::kSoftmaxAttention: return T * (T + 1) / 2 * 4.0 * static_cast<double>(config.attention.num_heads * config.attention.head_dim);
-    case Mixer::kLinearAttention: return T * 4.0 * static_cast<double>(config.page.value_size() * config.page.key_dim);
+    case Mixer::kLinearAttention: return T * 4.0 * static_cast<double>(config.page.num_value_heads * config.page.page_values() * config.page.page_width());
     default: return T * 6.0 * static_cast<double>(config.page.value_size() * config.page.key_dim);
   }
 }

@@ -29,35 +29,62 @@ void read_heads_of_width(const JsonObject& text, std::int64_t hidden, PageMixerC
   page.value_dim = values / page.num_heads;
 }
 
-void read_convolution(const JsonObject& text, PageMixerConfig& page) {
+/// Taps of the short convolutions; 0: none.
+std::int64_t convolution_taps(const JsonObject& text) {
   require_boolean_if_present(text, "conv_bias", false);
-  if (text.find_boolean("use_short_conv").value_or(true)) page.conv_kernel = text.find_integer("conv_size", IntegerRange{1, 8}).value_or(4);
+  if (!text.find_boolean("use_short_conv").value_or(true)) return 0;
+  return text.find_integer("conv_size", IntegerRange{1, 8}).value_or(4);
+}
+
+double beta_scale(const JsonObject& text) { return text.find_boolean("allow_neg_eigval").value_or(false) ? 2 : 1; }
+
+template <class Value>
+struct Named {
+  std::string_view name;
+  Value value;
+};
+
+/// The value that a string key names; kUnsupported with the list of those that are known.
+template <class Value, std::size_t N>
+Value one_of(const JsonObject& text, std::string_view key, std::string_view fallback, const Named<Value> (&known)[N]) {
+  const std::string found = text.find_string(key).value_or(std::string(fallback));
+  std::string names;
+  for (const auto& [name, value] : known) {
+    if (name == found) return value;
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  throw make_error(ErrorCode::kUnsupported, "{}: '{}' is not supported, only {}", text.where(key), found, names);
 }
 
 void read_linear_attention(const JsonObject& text, ModelConfig& config) {
-  read_heads_of_width(text, config.hidden_size, config.page);
-  if (const auto kv = text.find_integer("num_kv_heads"); kv && *kv != config.page.num_heads) {
-    throw make_error(ErrorCode::kUnsupported, "{}: {} key heads for {} query heads are not supported", text.where("num_kv_heads"), *kv,
-                     config.page.num_heads);
-  }
-  for (const char* key : {"norm_q", "norm_k", "norm_feature_map"}) require_boolean_if_present(text, key, false);
-  const std::string map = text.find_string("feature_map").value_or("elementwise_product");
-  if (map == "identity") config.page.feature_map = FeatureMap::kIdentity;
-  else if (map == "relu") config.page.feature_map = FeatureMap::kRelu;
-  else if (map == "elu") config.page.feature_map = FeatureMap::kEluPlus1;
-  else if (map == "elementwise_product") config.page.feature_map = FeatureMap::kHadamard;
-  else {
-    throw make_error(ErrorCode::kUnsupported, "{}: '{}' is not supported, only identity, relu, elu, elementwise_product", text.where("feature_map"), map);
-  }
+  PageMixerConfig& page = config.page;
+  read_heads_of_width(text, config.hidden_size, page);
+  page.num_key_heads = text.find_integer("num_kv_heads", kSize).value_or(page.num_heads);
+  require_multiple(text, "num_heads", page.num_heads, "num_kv_heads", page.num_key_heads);
+  page.sum_norm_q = text.find_boolean("norm_q").value_or(false);
+  page.sum_norm_k = text.find_boolean("norm_k").value_or(false);
+  page.normalized = text.find_boolean("norm_feature_map").value_or(false);
+  page.output_norm_weight = text.find_boolean("elementwise_affine").value_or(true);
+  page.feature_map = one_of(text, "feature_map", "elementwise_product",
+                            {Named<FeatureMap>{"identity", FeatureMap::kIdentity}, {"relu", FeatureMap::kRelu}, {"elu", FeatureMap::kEluPlus1},
+                             {"elementwise_product", FeatureMap::kHadamard}, {"t2r", FeatureMap::kT2r}, {"hedgehog", FeatureMap::kHedgehog},
+                             {"dpfp", FeatureMap::kDpfp}});
+  // Tied maps are one module under two names; how a checkpoint stores that depends on what wrote it.
   require_boolean_if_present(text, "tie_feature_map_qk", false);
 }
 
 void read_delta_net(const JsonObject& text, ModelConfig& config) {
   read_heads_of_width(text, config.hidden_size, config.page);
-  read_convolution(text, config.page);
-  require_string_if_present(text, "qk_norm", "l2");
-  require_string_if_present(text, "qk_activation", "silu");
+  config.page.conv_kernel = convolution_taps(text);
+  config.page.beta_scale = beta_scale(text);
+  config.page.qk_sum_norm = one_of(text, "qk_norm", "l2", {Named<bool>{"l2", false}, {"sum", true}});
+  config.page.qk_activation = one_of(text, "qk_activation", "silu",
+                                     {Named<QkActivation>{"silu", QkActivation::kSilu}, {"relu", QkActivation::kRelu}, {"elu", QkActivation::kEluPlus1},
+                                      {"identity", QkActivation::kIdentity}});
   config.page.beta = text.find_boolean("use_beta").value_or(true);
+  if (!config.page.beta && config.page.beta_scale != 1) {
+    throw make_error(ErrorCode::kUnsupported, "{}: not supported without use_beta", text.where("allow_neg_eigval"));
+  }
   config.page.output_gate = text.find_boolean("use_gate").value_or(false);
 }
 
@@ -68,7 +95,8 @@ void read_gated_delta_net(const JsonObject& text, ModelConfig& config) {
   require_multiple(text, "num_v_heads", page.num_value_heads, "num_heads", page.num_heads);
   page.key_dim = text.integer("head_dim", kHeadSize);
   page.value_dim = expanded(text, "expand_v", 2, page.key_dim);
-  read_convolution(text, page);
+  page.conv_kernel = convolution_taps(text);
+  page.beta_scale = beta_scale(text);
   page.output_gate = text.find_boolean("use_gate").value_or(true);
 }
 
@@ -76,16 +104,11 @@ void read_kda(const JsonObject& text, ModelConfig& config) {
   KdaConfig& kda = config.kda;
   kda.num_heads = text.integer("num_heads", kSize);
   kda.head_dim = text.integer("head_dim", kHeadSize);
-  if (expanded(text, "expand_v", 1, kda.head_dim) != kda.head_dim) {
-    throw make_error(ErrorCode::kUnsupported, "{}: only 1 is supported", text.where("expand_v"));
-  }
-  if (const auto values = text.find_integer("num_v_heads"); values && *values != kda.num_heads) {
-    throw make_error(ErrorCode::kUnsupported, "{}: {} value heads for {} heads are not supported", text.where("num_v_heads"), *values, kda.num_heads);
-  }
-  require_boolean_if_present(text, "use_short_conv", true);
-  require_boolean_if_present(text, "conv_bias", false);
-  require_boolean_if_present(text, "allow_neg_eigval", false);
-  kda.conv_kernel = text.find_integer("conv_size", IntegerRange{1, 8}).value_or(4);
+  kda.num_value_heads = text.find_integer("num_v_heads", kSize).value_or(kda.num_heads);
+  require_multiple(text, "num_v_heads", kda.num_value_heads, "num_heads", kda.num_heads);
+  kda.value_dim = expanded(text, "expand_v", 1, kda.head_dim);
+  kda.conv_kernel = convolution_taps(text);
+  kda.beta_scale = beta_scale(text);
   if (text.find_boolean("safe_gate").value_or(false)) {
     kda.gate = KdaGate::kBounded;
     kda.gate_lower_bound = text.number("lower_bound", {-100, -1e-6});
@@ -125,7 +148,6 @@ ModelConfig read_fla(const JsonObject& root, const JsonObject& text) {
     config.family = Family::kKda;
     read_kda(text, config);
   }
-  if (text.find_boolean("allow_neg_eigval").value_or(false)) config.page.beta_scale = 2;
 
   // Where no width is given: two thirds of hidden_ratio * hidden_size, rounded up to a multiple of 256.
   const std::int64_t ratio = text.find_integer("hidden_ratio", IntegerRange{1, 64}).value_or(4);

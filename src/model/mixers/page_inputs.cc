@@ -6,32 +6,62 @@
 
 namespace palimpsest {
 
+namespace {
+
+void activate(ExecContext& ctx, QkActivation activation, const Tensor& x) {
+  switch (activation) {
+    case QkActivation::kSilu: return ops::unary(ctx, {.x = x, .function = Unary::kSilu, .y = x});
+    case QkActivation::kRelu: return ops::unary(ctx, {.x = x, .function = Unary::kRelu, .y = x});
+    case QkActivation::kEluPlus1: return ops::unary(ctx, {.x = x, .function = Unary::kEluPlus1, .y = x});
+    case QkActivation::kIdentity: return;
+  }
+}
+
+/// x [T, H, K]: scale * x / |x|, or scale * x / sum(x).
+void normalize(ExecContext& ctx, bool by_sum, float scale, const Tensor& x) {
+  if (!by_sum) return ops::l2_norm(ctx, {.x = x, .scale = scale, .y = x});
+  const Tensor rows = x.reshape({x.size(0) * x.size(1), x.size(2)});
+  ops::divide_rows(ctx, {.x = rows, .divisor = {}, .y = rows});
+  if (scale != 1) ops::scale(ctx, {.factor = scale, .y = x});
+}
+
+}  // namespace
+
+Tensor project_and_convolve(MixerContext& mix, const Tensor& x, const Matrix& proj, const Tensor& conv1d, std::int64_t layer, int tail, bool silu) {
+  ExecContext& ctx = mix.exec;
+  if (!conv1d.defined()) {
+    const Tensor projected = project(ctx, x, proj);
+    if (silu) activate(ctx, QkActivation::kSilu, projected);
+    return projected;
+  }
+  const Tensor convolved = ctx.workspace.allocate(DType::kF32, {x.size(0), proj.rows()});
+  const ArenaScope scope(ctx.workspace);
+  ops::short_conv(ctx, {.x = project(ctx, x, proj), .weight = conv1d, .tails = mix.states.tails(layer, tail), .rows = mix.rows, .y = convolved,
+                        .silu = silu});
+  return convolved;
+}
+
 PageInputs page_inputs(MixerContext& mix, const PageMixerConfig& config, const PageMixerWeights& w, std::int64_t layer, const Tensor& x) {
   ExecContext& ctx = mix.exec;
   const std::int64_t T = x.size(0), H = config.num_heads, K = config.key_dim, HV = config.num_value_heads, V = config.value_dim;
-  const auto activated = [&](const Matrix& proj, const Tensor& conv1d, int tail) {
-    const Tensor projected = project(ctx, x, proj);
-    if (!conv1d.defined()) {
-      ops::unary(ctx, {.x = projected, .function = Unary::kSilu, .y = projected});
-      return projected;
-    }
-    const Tensor convolved = ctx.workspace.allocate(DType::kF32, {T, proj.rows()});
-    ops::short_conv(ctx, {.x = projected, .weight = conv1d, .tails = mix.states.tails(layer, tail), .rows = mix.rows, .y = convolved});
-    return convolved;
-  };
-  const PageInputs in = {.q = activated(w.q_proj, w.q_conv1d, 0).reshape({T, H, K}),
-                         .k = activated(w.k_proj, w.k_conv1d, 1).reshape({T, H, K}),
-                         .v = activated(w.v_proj, w.v_conv1d, 2).reshape({T, HV, V})};
-  ops::l2_norm(ctx, {.x = in.q, .scale = 1.0f / std::sqrt(static_cast<float>(K)), .y = in.q});
-  ops::l2_norm(ctx, {.x = in.k, .y = in.k});
+  const bool silu = config.qk_activation == QkActivation::kSilu;
+  const PageInputs in = {.q = project_and_convolve(mix, x, w.q_proj, w.q_conv1d, layer, 0, silu).reshape({T, H, K}),
+                         .k = project_and_convolve(mix, x, w.k_proj, w.k_conv1d, layer, 1, silu).reshape({T, H, K}),
+                         .v = project_and_convolve(mix, x, w.v_proj, w.v_conv1d, layer, 2).reshape({T, HV, V})};
+  if (!silu) {
+    activate(ctx, config.qk_activation, in.q);
+    activate(ctx, config.qk_activation, in.k);
+  }
+  normalize(ctx, config.qk_sum_norm, 1.0f / std::sqrt(static_cast<float>(K)), in.q);
+  normalize(ctx, config.qk_sum_norm, 1, in.k);
   return in;
 }
 
-Tensor write_strength(ExecContext& ctx, const PageMixerConfig& config, const PageMixerWeights& w, const Tensor& x) {
-  if (!w.b_proj.defined()) return {};
-  const Tensor beta = project(ctx, x, w.b_proj);
+Tensor write_strength(ExecContext& ctx, const Matrix& b_proj, double scale, const Tensor& x) {
+  if (!b_proj.defined()) return {};
+  const Tensor beta = project(ctx, x, b_proj);
   ops::unary(ctx, {.x = beta, .function = Unary::kSigmoid, .y = beta});
-  if (config.beta_scale != 1) ops::add(ctx, {.x = beta, .y = beta});  // negative eigenvalues: twice the sigmoid
+  if (scale != 1) ops::scale(ctx, {.factor = static_cast<float>(scale), .y = beta});  // negative eigenvalues
   return beta;
 }
 

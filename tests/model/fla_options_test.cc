@@ -1,0 +1,62 @@
+// Options of the flash-linear-attention families that no published fixture has, against a statement of the layers in float64
+// (tools/record_fla_options.py).
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/forward_runner.h"
+#include "support/golden.h"
+#include "support/shared_data.h"
+
+namespace palimpsest {
+namespace {
+
+using test::ForwardRunner;
+using test::Golden;
+
+constexpr const char* kCases[] = {"linear_normalized", "linear_t2r_sums", "linear_hedgehog", "linear_dpfp",  "linear_grouped",
+                                  "delta_elu_sum",     "delta_relu_no_conv", "delta_identity_negative", "delta_no_beta",
+                                  "gated_grouped",     "gated_plain",     "kda_grouped",     "kda_safe_no_conv"};
+
+class FlaOptions : public testing::TestWithParam<const char*> {
+ protected:
+  FlaOptions()
+      : folder_(test::project_path(std::string("tests/golden/fla_options/") + GetParam())),
+        model_(Model::load(folder_)),
+        golden_(folder_ / "golden.safetensors"),
+        ids_(golden_.ids("input_ids")) {}
+
+  /// The recording code in float32 differs from its float64 run by `error`. Our sums run in other orders and in chunks: ten times that.
+  void expect_recorded(const std::vector<float>& got, const std::string& what) {
+    const auto worst = test::worst_difference(got, golden_.floats("logits"));
+    const double bound = 10 * static_cast<double>(golden_.floats("error")[0]);
+    EXPECT_LE(worst.value, bound) << what << ", element " << worst.index << ", largest value " << worst.largest;
+  }
+
+  std::filesystem::path folder_;
+  std::shared_ptr<const Model> model_;
+  Golden golden_;
+  std::vector<std::int32_t> ids_;
+};
+INSTANTIATE_TEST_SUITE_P(Cases, FlaOptions, testing::ValuesIn(kCases), [](const auto& option) { return std::string(option.param); });
+
+TEST_P(FlaOptions, LogitsMatchTheStatementInWholeAndInSteps) {
+  for (const std::size_t chunk : {512, 1, 5, 17}) {
+    ForwardRunner runner(model_);
+    expect_recorded(runner.run(ids_, chunk), "chunks of " + std::to_string(chunk));
+  }
+}
+
+TEST_P(FlaOptions, BatchMatesAndThreadsChangeNoBit) {
+  ForwardRunner alone(model_, 1), together(model_, 3);
+  const auto want = alone.run(ids_, 512);
+  const std::vector<std::int32_t> slots = {together.states.acquire(), together.states.acquire()};
+  const std::vector<std::vector<std::int32_t>> batch = {{3, 1, 2}, ids_};
+  const auto got = together.pass(batch, slots);
+  EXPECT_EQ(std::vector<float>(got.end() - static_cast<std::ptrdiff_t>(want.size()), got.end()), want);
+}
+
+}  // namespace
+}  // namespace palimpsest
