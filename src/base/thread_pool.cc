@@ -16,7 +16,8 @@ namespace {
 // Between two ops of a decode step lie a few microseconds, between two tokens some tens: waiting for that long must not cost a wake-up,
 // which takes longer than many an op. So a waiting thread polls; after some 100 microseconds it offers its core to whoever else is
 // ready, and after two idle milliseconds a worker sleeps. Yielding sooner is worse beside busy neighbours, who keep the core for
-// milliseconds: with every core also compiling, two threads decoded 23 tokens/s at 200 polls a yield and 470 at 5000.
+// milliseconds: with every core also compiling, two threads decoded 23 tokens/s at 200 polls a yield and 470 at 5000 (measured before
+// the caller took over what a worker has not begun).
 constexpr int kPollsPerYield = 5000;
 constexpr auto kIdleBeforeSleep = std::chrono::milliseconds(2);
 
@@ -39,7 +40,7 @@ bool poll(Ready ready) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : size_(threads) {
+ThreadPool::ThreadPool(int threads) : size_(threads), taken_(std::make_unique<Taken[]>(static_cast<std::size_t>(std::max(threads, 1)))) {
   PALIMPSEST_CHECK(threads >= 1, "a pool needs at least the calling thread");
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (int t = 1; t < threads; ++t) workers_.emplace_back([this, t] { worker(t); });
@@ -66,22 +67,34 @@ void ThreadPool::run(std::int64_t n, std::int64_t grain, TaskFn fn, void* contex
   fn_ = fn;
   context_ = context;
   n_ = n;
-  part_ = (grains + size_ - 1) / size_ * grain;
+  indices_ = (grains + size_ - 1) / size_ * grain;
   pending_.store(size_ - 1, std::memory_order_relaxed);
-  generation_.fetch_add(1);  // publishes the task
+  const std::uint64_t generation = generation_.fetch_add(1) + 1;  // publishes the task
   if (sleeping_.load() > 0) {
     { const std::lock_guard lock(mutex_); }
     wake_.notify_all();
   }
-  work_on_part(0);
+  compute(0);
+  for (int share = 1; share < size_; ++share) {
+    if (!take(share, generation)) continue;
+    compute(share);
+    pending_.fetch_sub(1, std::memory_order_relaxed);
+  }
   while (!poll([this] { return pending_.load(std::memory_order_acquire) == 0; })) {
   }
 }
 
-void ThreadPool::work_on_part(int thread) {
-  const std::int64_t begin = part_ * thread;
-  const std::int64_t end = std::min(n_, begin + part_);
-  if (begin < end) fn_(context_, begin, end, thread);
+bool ThreadPool::take(int share, std::uint64_t generation) {
+  // A task ends when all its shares are computed, so whoever took one may rely on the task's fields, and a worker that comes too late
+  // finds a newer generation here and touches nothing.
+  std::uint64_t expected = generation - 1;
+  return taken_[static_cast<std::size_t>(share)].generation.compare_exchange_strong(expected, generation, std::memory_order_acq_rel);
+}
+
+void ThreadPool::compute(int share) {
+  const std::int64_t begin = indices_ * share;
+  const std::int64_t end = std::min(n_, begin + indices_);
+  if (begin < end) fn_(context_, begin, end, share);
 }
 
 bool ThreadPool::wait_for_task(std::uint64_t seen) {
@@ -96,12 +109,14 @@ bool ThreadPool::wait_for_task(std::uint64_t seen) {
   return !stop_.load();
 }
 
-void ThreadPool::worker(int thread) {
+void ThreadPool::worker(int share) {
   // Starting from 0, not from the current value: a task published before this thread got going must not be missed.
   std::uint64_t seen = 0;
   while (wait_for_task(seen)) {
-    ++seen;
-    work_on_part(thread);
+    seen = generation_.load(std::memory_order_acquire);  // tasks in between went on without this worker
+    if (stop_.load()) return;                            // what was published is the end
+    if (!take(share, seen)) continue;
+    compute(share);
     pending_.fetch_sub(1, std::memory_order_release);
   }
 }

@@ -1,10 +1,15 @@
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 namespace palimpsest::base {
@@ -37,6 +42,47 @@ TEST(ThreadPool, SplitsTheSameWayEveryTimeAndOnGrainBorders) {
     if (repeat == 0) first = owner;
     EXPECT_EQ(owner, first);
   }
+}
+
+std::atomic<bool> held{false}, release_held{false};
+
+/// A signal handler that keeps its thread until told: the thread of a worker that gets no core.
+void hold(int) {
+  held = true;
+  while (!release_held) {
+  }
+}
+
+TEST(ThreadPool, CallerTakesOverTheSharesOfAWorkerThatGetsNoCore) {
+  ThreadPool pool(2);
+  const pthread_t caller = pthread_self();
+  pthread_t worker{};
+  for (bool known = false; !known;) {
+    pool.parallel_for(2, 1, [&](std::int64_t begin, std::int64_t, int) {
+      if (begin == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // so that the worker gets its share
+      else if (pthread_equal(pthread_self(), caller) == 0) worker = pthread_self(), known = true;
+    });
+  }
+  std::signal(SIGUSR1, hold);
+  ASSERT_EQ(pthread_kill(worker, SIGUSR1), 0);
+  while (!held) std::this_thread::yield();
+  for (int task = 0; task < 100; ++task) {
+    std::array<std::thread::id, 2> who;
+    pool.parallel_for(2, 1, [&](std::int64_t begin, std::int64_t, int share) {
+      EXPECT_EQ(begin, share);
+      who[static_cast<std::size_t>(share)] = std::this_thread::get_id();
+    });
+    ASSERT_EQ(who[0], std::this_thread::get_id());
+    ASSERT_EQ(who[1], std::this_thread::get_id());
+  }
+  release_held = true;  // the worker, far behind, finds nothing to do, and then takes part again
+  for (bool back = false; !back;) {
+    pool.parallel_for(2, 1, [&](std::int64_t begin, std::int64_t, int) {
+      if (begin == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      else back = pthread_equal(pthread_self(), caller) == 0;
+    });
+  }
+  std::signal(SIGUSR1, SIG_DFL);
 }
 
 TEST(ThreadPool, SurvivesManyShortTasksAndSleepsBetweenThem) {
