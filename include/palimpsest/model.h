@@ -24,8 +24,8 @@ struct LoadOptions {
 /// any number of sessions and threads may share it.
 class Model {
  public:
-  /// Reads a Hugging Face folder (config.json, model*.safetensors with or without index) or a single .safetensors file with a
-  /// config.json beside it. Throws Error: kIo, kInvalidFile (naming file, tensor, expected and found), kUnsupported.
+  /// Reads a Hugging Face folder (config.json, model*.safetensors with or without index), a single .safetensors file with a
+  /// config.json beside it, or a .gguf file: the whole model, or any part of a split one with the others beside it. Throws Error: kIo, kInvalidFile (naming file, tensor, expected and found), kUnsupported.
   static std::shared_ptr<const Model> load(const std::filesystem::path& path, const LoadOptions& options = {});
   ~Model();
   Model(const Model&) = delete;

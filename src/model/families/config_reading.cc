@@ -123,11 +123,16 @@ void scale_yarn(const JsonObject& scaling, const JsonObject& text, double theta,
 
 }  // namespace
 
+double rope_base(const JsonObject& text) {
+  const auto parameters = text.find_object("rope_parameters");
+  const JsonObject& holder = parameters && parameters->has("rope_theta") ? *parameters : text;
+  return holder.find_number("rope_theta", formats::NumberRange{1, 1e12}).value_or(10000);
+}
+
 void read_rope(const JsonObject& text, std::int64_t rotary_dim, SoftmaxAttentionConfig& attention) {
   const auto parameters = text.find_object("rope_parameters");
   const auto scaling = parameters ? parameters : text.find_object("rope_scaling");
-  const JsonObject& holder = parameters && parameters->has("rope_theta") ? *parameters : text;
-  const double theta = holder.find_number("rope_theta", formats::NumberRange{1, 1e12}).value_or(10000);
+  const double theta = rope_base(text);
   for (std::int64_t i = 0; i < rotary_dim / 2; ++i) {
     attention.rope_inv_freq.push_back(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dim)));
   }

@@ -53,6 +53,9 @@ void read_token_ids(const JsonObject& root, const JsonObject& text, ModelConfig&
 /// `a` must be a multiple of `b`.
 void require_multiple(const JsonObject& json, std::string_view key, std::int64_t a, std::string_view divisor_key, std::int64_t b);
 
+/// rope_theta, from rope_parameters or beside it; 10000 where it is not given.
+double rope_base(const JsonObject& text);
+
 /// rope_theta with rope_scaling or rope_parameters: the angle per position of each of rotary_dim / 2 channels, and the attention factor.
 /// Variants default, linear, llama3 and yarn; others are kUnsupported. (https://arxiv.org/abs/2309.00071 for yarn.)
 void read_rope(const JsonObject& text, std::int64_t rotary_dim, SoftmaxAttentionConfig& attention);

@@ -1,0 +1,88 @@
+#include "model/weight_source.h"
+
+#include <utility>
+
+#include "model/gguf/gguf_config.h"
+#include "model/gguf/gguf_source.h"
+
+namespace palimpsest {
+namespace {
+
+class CheckpointSource final : public WeightSource {
+ public:
+  CheckpointSource(const ModelConfig& config, formats::Checkpoint checkpoint)
+      : config_(config), checkpoint_(std::move(checkpoint)), specs_(weight_spec(config)) {}
+
+  const std::vector<WeightSpec>& specs() const override { return specs_; }
+
+  Result<Matrix> find(const WeightSpec& spec) override {
+    const auto stored = locate_weight(config_, spec, checkpoint_);
+    if (!stored) return tl::make_unexpected(stored.error());
+    Matrix matrix;
+    if (stored->dense) {
+      matrix.dense = checkpoint_.view(*stored->dense);
+    } else if (stored->is_int8()) {
+      matrix.int8 = {checkpoint_.view(*stored->codes), checkpoint_.view(*stored->scales)};
+    } else {
+      matrix.mx = {checkpoint_.view(*stored->codes), checkpoint_.view(*stored->scales)};
+    }
+    return matrix;
+  }
+
+  Result<bool> check(const WeightSpec& spec) const override {
+    const auto stored = locate_weight(config_, spec, checkpoint_);
+    if (!stored) return tl::make_unexpected(stored.error());
+    return check_values(config_, spec, *stored, checkpoint_);
+  }
+
+  Result<Census> census() const override { return take_census(config_, specs_, checkpoint_); }
+
+  std::vector<std::string> unused() const override {
+    std::vector<std::string> names;
+    for (const formats::TensorEntry& entry : checkpoint_.entries()) {
+      if (is_vision_tensor(entry.name)) names.emplace_back(entry.name);
+    }
+    return names;
+  }
+  std::uint64_t file_bytes() const override { return checkpoint_.file_bytes(); }
+  std::int64_t owned_bytes() const override { return 0; }
+  void will_need() const override {
+    for (const auto& shard : checkpoint_.shards()) shard.file.will_need();
+  }
+
+ private:
+  const ModelConfig& config_;
+  formats::Checkpoint checkpoint_;
+  std::vector<WeightSpec> specs_;
+};
+
+ModelConfig config_beside(const std::filesystem::path& path) {
+  return load_model_config(std::filesystem::is_directory(path) ? path.string() : path.parent_path().string());
+}
+
+}  // namespace
+
+std::unique_ptr<WeightSource> open_checkpoint(const ModelConfig& config, const std::filesystem::path& path) {
+  return std::make_unique<CheckpointSource>(config, value_or_throw(formats::Checkpoint::open(path)));
+}
+
+bool is_gguf(const std::filesystem::path& path) { return path.extension() == ".gguf"; }
+
+OpenedModel open_model(const std::filesystem::path& path) {
+  OpenedModel opened;
+  if (is_gguf(path)) {
+    auto file = value_or_throw(formats::Gguf::open(path));
+    opened.config = std::make_unique<const ModelConfig>(load_gguf_config(file));
+    opened.source = std::make_unique<GgufSource>(*opened.config, std::move(file));
+  } else {
+    opened.config = std::make_unique<const ModelConfig>(config_beside(path));
+    opened.source = open_checkpoint(*opened.config, path);
+  }
+  return opened;
+}
+
+ModelConfig open_model_config(const std::filesystem::path& path) {
+  return is_gguf(path) ? load_gguf_config(value_or_throw(formats::Gguf::open(path))) : config_beside(path);
+}
+
+}  // namespace palimpsest

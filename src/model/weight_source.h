@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "kernels/op_args.h"
+#include "model/weight_spec.h"
+#include "model/weights_check.h"
+
+namespace palimpsest {
+
+/// The files that hold a model's weights, whatever their format. Safe to read from any thread once everything has been found.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  /// What there is to find: every weight of the model once, in the order of weight_spec(), with the shapes this format stores.
+  virtual const std::vector<WeightSpec>& specs() const = 0;
+
+  /// One of specs() as a matrix [sizes[0], sizes[1]], or as a dense tensor with that many values for other ranks: a view of the mapped
+  /// file, or of a copy that the source owns where the format orders it otherwise. Errors (kInvalidFile) name the tensor, what was expected
+  /// and what was found.
+  virtual Result<Matrix> find(const WeightSpec& spec) = 0;
+  /// Looks at the values that would make silent nonsense; see check_values.
+  virtual Result<bool> check(const WeightSpec& spec) const = 0;
+  /// Compares what there is with specs(); one Error for all deviations.
+  virtual Result<Census> census() const = 0;
+
+  /// Tensors that the text model does not use (a vision tower).
+  virtual std::vector<std::string> unused() const = 0;
+  virtual std::uint64_t file_bytes() const = 0;
+  /// Bytes of copies made by find().
+  virtual std::int64_t owned_bytes() const = 0;
+  /// Tells the system that the whole mapping is going to be read.
+  virtual void will_need() const = 0;
+};
+
+/// A model folder or one .safetensors file.
+std::unique_ptr<WeightSource> open_checkpoint(const ModelConfig& config, const std::filesystem::path& path);
+
+/// Whether a path names a GGUF file.
+bool is_gguf(const std::filesystem::path& path);
+
+/// A model's configuration and weights: a folder, one .safetensors file with a config.json beside it, or a .gguf file (any part of a
+/// split one). Throws Error.
+struct OpenedModel {
+  std::unique_ptr<const ModelConfig> config;  ///< outlives the source, which refers to it
+  std::unique_ptr<WeightSource> source;
+};
+OpenedModel open_model(const std::filesystem::path& path);
+
+/// The configuration alone, from the same paths.
+ModelConfig open_model_config(const std::filesystem::path& path);
+
+}  // namespace palimpsest
