@@ -31,6 +31,8 @@ libcli11-dev      : command line
 libpcre2-dev      : regular expressions of the pre-tokenizer
 libhwy-dev        : SIMD kernels with run-time dispatch (Highway)
 libexpected-dev   : result type of the parsers (tl::expected)
+libzstd-dev       : compression of snapshots on disk
+libxxhash-dev     : checksums of snapshots and session files
 libcurl4-openssl-dev: downloads of models (libcurl)
 libssl-dev        : checksums of what was downloaded (OpenSSL)
 '

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -17,6 +18,17 @@ struct SessionOptions {
   std::int64_t context = 0;   ///< most tokens of the sequence; 0: what the model was made for, cut to what fits into memory
   std::int64_t ubatch = 512;  ///< rows of one forward pass: bounds activation memory
   DType cache_type = DType::kBF16;  ///< element type of the latent cache: kBF16 or kF32
+  std::int64_t cache_bytes = 0;     ///< for snapshots of earlier moments, so that a changed prompt is not computed from its start; 0: none
+  bool exact_reuse = false;         ///< take up only snapshots that give the very bits of a computation from the start
+  std::filesystem::path cache_disk;   ///< folder for snapshots beyond cache_bytes; empty: none
+  std::int64_t cache_disk_bytes = 0;  ///< most bytes there
+};
+
+/// What became of the tokens of a prompt; the three sum to its length.
+struct PromptCounts {
+  std::int64_t cached_tokens = 0;    ///< found computed: not computed again
+  std::int64_t replayed_tokens = 0;  ///< computed before, and again now: they lie between a snapshot and the first new token
+  std::int64_t computed_tokens = 0;  ///< computed for the first time
 };
 
 /// Bytes a session takes, known before anything is allocated.
@@ -27,7 +39,8 @@ struct MemoryPlan {
   std::int64_t context = 0;         ///< tokens the lists are sized for
   std::int64_t lists = 0;           ///< context * list_per_token, rounded up to whole blocks
   std::int64_t workspace = 0;       ///< activations and kernel scratch of one forward pass of ubatch rows
-  std::int64_t total() const { return weights + pages + lists + workspace; }
+  std::int64_t cache = 0;           ///< snapshots
+  std::int64_t total() const { return weights + pages + lists + workspace + cache; }
 };
 
 /// One sequence of tokens and the memory a model has of it. Not thread-safe; several sessions may share a model.
@@ -47,6 +60,17 @@ class Session {
   /// Throws Error{kInvalidRequest} for ids outside the vocabulary or a sequence beyond the context, before anything is computed;
   /// Error{kNumeric} if logits are not finite: the session is then reset, its state is never reused.
   void append(std::span<const std::int32_t> ids, const std::function<bool(std::int64_t done)>& on_progress = {});
+
+  /// Makes `ids` the sequence, whatever it was before: continues from the longest stored prefix (the present sequence, or a snapshot of any earlier
+  /// one), computes the rest as append() does, and leaves snapshots on the way. `borders`: positions where messages begin, ascending; snapshots
+  /// are kept there first. The sequence before is kept as a snapshot too. When on_progress stops it, the counts cover what was done.
+  /// Throws as append(). Computes nothing and has logits at once when a snapshot lies at the end of `ids`.
+  PromptCounts resume(std::span<const std::int32_t> ids, std::span<const std::int64_t> borders = {},
+                      const std::function<bool(std::int64_t done)>& on_progress = {});
+  /// Keeps what the session holds now as a snapshot, if there is room: worth it at the end of an answer.
+  void keep();
+  /// The ids of the sequence, length() of them.
+  std::span<const std::int32_t> ids() const;
 
   /// append(), but the logits of every row of `ids`: calls `on_rows(first_row, rows, logits [rows, vocab])` for each pass in order.
   void score(std::span<const std::int32_t> ids,

@@ -31,6 +31,9 @@ void check_options(const SessionOptions& options, std::int64_t most) {
   if (options.context < 0 || options.context > most) {
     throw make_error(ErrorCode::kUsage, "a context of {} tokens is outside what this model was made for (1 to {})", options.context, most);
   }
+  if (options.cache_bytes < 0 || options.cache_disk_bytes < 0) {
+    throw make_error(ErrorCode::kUsage, "a cache of {} bytes cannot be", std::min(options.cache_bytes, options.cache_disk_bytes));
+  }
   if (options.cache_type != DType::kBF16 && options.cache_type != DType::kF32) {
     throw make_error(ErrorCode::kUsage, "the cache type must be f32 or bf16, not {}", dtype_name(options.cache_type));
   }
@@ -58,6 +61,7 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
   plan.list_per_token = spec.bytes_per_token();
   const int threads = options.threads > 0 ? options.threads : base::ThreadPool::default_size();
   plan.workspace = forward_workspace_bytes(model, options.ubatch, 1, score_rows(config, options.ubatch)) + threads * kThreadScratch;
+  plan.cache = options.cache_bytes;
   plan.context = options.context > 0 ? options.context : resolve_context(config, plan, available);
   plan.lists = StatePool::bytes(spec, pool_options(plan)) - plan.pages;
   return plan;
@@ -66,10 +70,10 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
 void require_memory(const MemoryPlan& plan, std::int64_t available) {
   if (plan.total() <= available) return;
   throw make_error(ErrorCode::kOutOfMemory,
-                   "not enough memory: {} needed (weights {}, pages {}, cache of {} tokens {}, workspace {}), {} available. "
+                   "not enough memory: {} needed (weights {}, pages {}, cache of {} tokens {}, workspace {}, snapshots {}), {} available. "
                    "A smaller context (-c) or ubatch (-ub) needs less",
                    gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.pages), plan.context, gigabytes(plan.lists),
-                   gigabytes(plan.workspace), gigabytes(available));
+                   gigabytes(plan.workspace), gigabytes(plan.cache), gigabytes(available));
 }
 
 }  // namespace palimpsest

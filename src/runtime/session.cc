@@ -11,6 +11,7 @@
 #include "model/forward.h"
 #include "model/state_spec.h"
 #include "plan/memory_plan.h"
+#include "runtime/sequence_cache.h"
 
 namespace palimpsest {
 namespace {
@@ -29,36 +30,48 @@ struct Session::Impl {
         plan(checked_plan(*model, options)),
         ubatch(options.ubatch),
         context(options.threads > 0 ? options.threads : base::ThreadPool::default_size()),
-        states(state_spec(model->config(), options.cache_type), pool_options(plan)),
-        slot(states.acquire()) {
+        states(state_spec(model->config(), options.cache_type), session_pool(*model, plan, options)),
+        cache(states, {.exact = options.exact_reuse, .disk = options.cache_disk, .disk_bytes = options.cache_disk_bytes}),
+        slot(*cache.open({})) {
     context.workspace.reserve(plan.workspace);
     const auto rows = static_cast<std::size_t>(std::max(ubatch, score_rows(model->config(), ubatch)));
     all_rows.resize(rows);
     std::iota(all_rows.begin(), all_rows.end(), 0);
-    last_logits.resize(static_cast<std::size_t>(model->config().vocab_size));
   }
 
-  void check_ids(std::span<const std::int32_t> ids) const {
+  static StatePoolOptions session_pool(const Model& model, const MemoryPlan& plan, const SessionOptions& options) {
+    StatePoolOptions pool = pool_options(plan);
+    pool.vocab_size = model.config().vocab_size;
+    pool.cache_bytes = options.cache_bytes;
+    return pool;
+  }
+
+  /// Whether `held` tokens and `ids` after them can be a sequence.
+  void check_ids(std::span<const std::int32_t> ids, std::int64_t held) const {
     const std::int64_t vocab = model->config().vocab_size;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] < 0 || ids[i] >= vocab) {
         throw make_error(ErrorCode::kInvalidRequest, "token id {} at position {} is outside the vocabulary of {}", ids[i], i, vocab);
       }
     }
-    const std::int64_t length = states.length(slot), more = static_cast<std::int64_t>(ids.size());
-    if (length + more > plan.context) {
-      throw make_error(ErrorCode::kInvalidRequest, "{} tokens do not fit: the context holds {} tokens, {} are in use", more, plan.context,
-                       length);
+    const auto more = static_cast<std::int64_t>(ids.size());
+    if (held + more > plan.context) {
+      throw make_error(ErrorCode::kInvalidRequest, "{} tokens do not fit: the context holds {} tokens, {} are in use", more, plan.context, held);
     }
   }
 
-  /// One pass; the logits of `wanted` rows, checked to be finite.
-  Tensor run(std::span<const std::int32_t> ids, std::span<const std::int32_t> wanted) {
+  /// One pass over the next tokens that are wanted, at most `max_rows`; logits of all its rows or of the last, checked to be finite.
+  Tensor run(std::int64_t max_rows, bool all_logits) {
+    const std::span<const std::int32_t> ids = cache.wanted(slot, max_rows);
     const std::array<std::int64_t, 2> cu_seqlens = {0, static_cast<std::int64_t>(ids.size())};
     const std::array<std::int32_t, 1> slots = {slot};
+    const auto wanted = std::span(all_rows).first(ids.size());
     Tensor logits;
     try {
-      logits = forward(context, *model, {.tokens = ids, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = wanted}, states, observer);
+      // Without room, forward says what is missing.
+      (void)cache.make_room(slots, cu_seqlens);
+      logits = forward(context, *model, {.tokens = ids, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = all_logits ? wanted : wanted.last(1)},
+                       states, observer);
     } catch (...) {
       reset();  // some layers may have seen these tokens and others not
       throw;
@@ -69,19 +82,22 @@ struct Session::Impl {
       reset();
       throw make_error(ErrorCode::kNumeric, "the model produced non-finite logits within the first {} tokens; the sequence was dropped", at);
     }
+    const auto last = static_cast<std::size_t>(logits.size(0) - 1), vocab = static_cast<std::size_t>(logits.size(1));
+    cache.computed(slot, static_cast<std::int64_t>(ids.size()), std::span(values + last * vocab, vocab));
     return logits;
   }
 
-  void keep_last(const Tensor& logits) {
-    const float* row = logits.at<const float>(logits.size(0) - 1);
-    std::copy(row, row + logits.size(1), last_logits.begin());
-    have_logits = true;
+  /// Computes what is wanted, until on_progress stops it.
+  void run_all(const std::function<bool(std::int64_t)>& on_progress) {
+    for (const std::int64_t begin = states.length(slot); !cache.wanted(slot, 1).empty();) {
+      run(ubatch, false);
+      if (on_progress && !on_progress(states.length(slot) - begin)) cache.unwant(slot);
+    }
   }
 
   void reset() {
-    states.release(slot);
-    slot = states.acquire();
-    have_logits = false;
+    cache.drop(slot);
+    slot = *cache.open({});
   }
 
   std::shared_ptr<const Model> model;
@@ -89,10 +105,9 @@ struct Session::Impl {
   std::int64_t ubatch;
   ExecContext context;
   StatePool states;
+  SequenceCache cache;
   std::int32_t slot;
   std::vector<std::int32_t> all_rows;  // 0, 1, 2, ...
-  std::vector<float> last_logits;
-  bool have_logits = false;
   Observer* observer = nullptr;
 };
 
@@ -107,36 +122,37 @@ MemoryPlan Session::plan(const Model& model, const SessionOptions& options) {
 }
 
 void Session::append(std::span<const std::int32_t> ids, const std::function<bool(std::int64_t)>& on_progress) {
+  impl_->check_ids(ids, length());
+  impl_->cache.unwant(impl_->slot);
+  impl_->cache.append(impl_->slot, ids);
+  impl_->run_all(on_progress);
+}
+
+PromptCounts Session::resume(std::span<const std::int32_t> ids, std::span<const std::int64_t> borders,
+                             const std::function<bool(std::int64_t)>& on_progress) {
   Impl& s = *impl_;
-  s.check_ids(ids);
-  const auto total = static_cast<std::int64_t>(ids.size());
-  for (std::int64_t done = 0; done < total;) {
-    const std::int64_t rows = std::min(s.ubatch, total - done);
-    const auto last = static_cast<std::int32_t>(rows - 1);
-    s.keep_last(s.run(ids.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(rows)), std::span(&last, 1)));
-    done += rows;
-    if (on_progress && !on_progress(done)) return;
-  }
+  s.check_ids(ids, 0);
+  s.slot = s.cache.reopen(s.slot, ids, borders);
+  s.run_all(on_progress);
+  return s.cache.counts(s.slot);
 }
 
 void Session::score(std::span<const std::int32_t> ids,
                     const std::function<void(std::int64_t, std::int64_t, const float*)>& on_rows) {
   Impl& s = *impl_;
-  s.check_ids(ids);
-  const auto total = static_cast<std::int64_t>(ids.size());
-  for (std::int64_t done = 0; done < total;) {
-    const std::int64_t rows = std::min(score_rows(s.model->config(), s.ubatch), total - done);
-    const Tensor logits = s.run(ids.subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(rows)),
-                                std::span(s.all_rows).first(static_cast<std::size_t>(rows)));
-    s.keep_last(logits);
-    on_rows(done, rows, logits.as<const float>());
-    done += rows;
+  s.check_ids(ids, length());
+  s.cache.unwant(s.slot);
+  s.cache.append(s.slot, ids);
+  for (std::int64_t done = 0; done < static_cast<std::int64_t>(ids.size());) {
+    const Tensor logits = s.run(score_rows(s.model->config(), s.ubatch), true);
+    on_rows(done, logits.size(0), logits.as<const float>());
+    done += logits.size(0);
   }
 }
 
-std::span<const float> Session::logits() const {
-  return impl_->have_logits ? std::span<const float>(impl_->last_logits) : std::span<const float>{};
-}
+void Session::keep() { impl_->cache.keep(impl_->slot); }
+std::span<const std::int32_t> Session::ids() const { return impl_->cache.tokens(impl_->slot); }
+std::span<const float> Session::logits() const { return impl_->cache.logits(impl_->slot); }
 std::int64_t Session::length() const { return impl_->states.length(impl_->slot); }
 std::int64_t Session::context() const { return impl_->plan.context; }
 void Session::reset() { impl_->reset(); }

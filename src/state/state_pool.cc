@@ -47,6 +47,8 @@ struct StatePool::Layout {
         slot = checked_add(slot, round_up(entry.bytes(), kAlignment));
       }
     }
+    logits = slot;
+    slot = checked_add(slot, round_up(checked_multiply(options.vocab_size, 4), kAlignment));
     if (lists > 0) {
       // Every sequence may leave its last block partly filled.
       units = checked_add(divide_up(options.tokens, options.block_tokens), options.slots - 1);
@@ -60,7 +62,7 @@ struct StatePool::Layout {
     total = checked_add(checked_multiply(options.slots, slot), checked_multiply(units, unit));
   }
 
-  std::int64_t slot = 0, unit = 0, row = 0, lists = 0, units = 0, total = 0;
+  std::int64_t slot = 0, logits = 0, unit = 0, row = 0, lists = 0, units = 0, total = 0;
   std::vector<Memory> memories;
 };
 
@@ -70,7 +72,7 @@ StatePool::StatePool(const StateSpec& spec, const StatePoolOptions& options) : S
 
 StatePool::StatePool(const Layout& layout, const StatePoolOptions& options)
     : options_(options), max_blocks_(layout.lists > 0 ? divide_up(options.max_length, options.block_tokens) : 0), slot_bytes_(layout.slot),
-      row_bytes_(layout.row), snapshot_units_(divide_up(layout.slot, layout.unit)), lists_(layout.lists), buffer_(layout.total),
+      row_bytes_(layout.row), snapshot_units_(divide_up(layout.slot, layout.unit)), logits_offset_(layout.logits), lists_(layout.lists), buffer_(layout.total),
       units_(buffer_.data() + options.slots * layout.slot, layout.units, layout.unit), memories_(layout.memories) {
   const auto slots = static_cast<std::size_t>(options.slots);
   table_.assign(static_cast<std::size_t>(checked_multiply(options.slots, max_blocks_)), -1);
@@ -198,6 +200,11 @@ PagedList StatePool::list(std::int64_t layer) const {
           .table = Tensor::contiguous(const_cast<std::int32_t*>(table_.data()), DType::kI32, {options_.slots, max_blocks_})};
 }
 
+std::span<float> StatePool::logits(std::int32_t slot) const {
+  index(slot);
+  return {reinterpret_cast<float*>(fixed(slot) + logits_offset_), static_cast<std::size_t>(options_.vocab_size)};
+}
+
 // -- snapshots -----------------------------------------------------------------------------------------------------------------------------------
 
 std::int64_t StateSnapshot::exclusive_bytes() const {
@@ -218,7 +225,7 @@ void StateSnapshot::reset() {
   pool_ = nullptr;
 }
 
-/// copy(piece of the snapshot, offset in the slot, bytes) for the units that hold pages and tails.
+/// copy(piece of the snapshot, offset in the slot, bytes) for what is fixed in size.
 template <class F>
 void StatePool::for_each_piece(const StateSnapshot& snapshot, F copy) const {
   std::int64_t offset = 0;
@@ -332,14 +339,23 @@ void StatePool::write_fixed(StateSnapshot& snapshot, const std::byte* from) {
   for_each_piece(snapshot, [&](std::byte* piece, std::int64_t offset, std::size_t bytes) { std::memcpy(piece, from + offset, bytes); });
 }
 
+void StatePool::read_fixed(std::int32_t slot, std::byte* out) const {
+  index(slot);
+  std::memcpy(out, fixed(slot), static_cast<std::size_t>(slot_bytes_));
+}
+
+void StatePool::write_fixed(std::int32_t slot, const std::byte* from) {
+  index(slot);
+  std::memcpy(fixed(slot), from, static_cast<std::size_t>(slot_bytes_));
+}
+
 /// copy(row in a unit, offset in the packed rows, bytes) for each row and layer.
-template <class F>
-void StatePool::for_each_row(const StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, F copy) const {
-  PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= snapshot.length_, "rows of the snapshot");
+template <class Unit, class F>
+void StatePool::for_each_row(std::int64_t begin, std::int64_t end, Unit unit_of_block, F copy) const {
   std::int64_t offset = 0;
   if (lists_ == 0) return;
   for (std::int64_t position = begin; position < end; ++position) {
-    std::byte* unit = units_.data(snapshot.blocks_[static_cast<std::size_t>(position / options_.block_tokens)]);
+    std::byte* unit = units_.data(unit_of_block(position / options_.block_tokens));
     for (const Memory& memory : memories_) {
       if (memory.entry.kind != StateKind::kList) continue;
       const std::int64_t bytes = memory.entry.bytes();
@@ -350,25 +366,76 @@ void StatePool::for_each_row(const StateSnapshot& snapshot, std::int64_t begin, 
 }
 
 void StatePool::read_rows(const StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, std::byte* out) const {
-  for_each_row(snapshot, begin, end, [&](const std::byte* row, std::int64_t offset, std::size_t bytes) { std::memcpy(out + offset, row, bytes); });
+  PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= snapshot.length_, "rows of the snapshot");
+  for_each_row(begin, end, [&](std::int64_t block) { return snapshot.blocks_[static_cast<std::size_t>(block)]; },
+               [&](const std::byte* row, std::int64_t offset, std::size_t bytes) { std::memcpy(out + offset, row, bytes); });
+}
+
+void StatePool::read_rows(std::int32_t slot, std::int64_t begin, std::int64_t end, std::byte* out) const {
+  PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= length(slot), "rows of the slot");
+  for_each_row(begin, end, [&](std::int64_t block) { return unit_of(slot, block); },
+               [&](const std::byte* row, std::int64_t offset, std::size_t bytes) { std::memcpy(out + offset, row, bytes); });
 }
 
 void StatePool::write_rows(StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, const std::byte* from) {
-  for_each_row(snapshot, begin, end, [&](std::byte* row, std::int64_t offset, std::size_t bytes) { std::memcpy(row, from + offset, bytes); });
+  PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= snapshot.length_, "rows of the snapshot");
+  for_each_row(begin, end, [&](std::int64_t block) { return snapshot.blocks_[static_cast<std::size_t>(block)]; },
+               [&](std::byte* row, std::int64_t offset, std::size_t bytes) { std::memcpy(row, from + offset, bytes); });
 }
 
-std::optional<StateSnapshot> StatePool::create(std::int64_t length, const StateSnapshot& prefix) {
+void StatePool::write_rows(std::int32_t slot, std::int64_t begin, std::int64_t end, const std::byte* from) {
+  PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= length(slot), "rows of the slot");
+  for_each_row(begin, end, [&](std::int64_t block) { return unit_of(slot, block); },
+               [&](std::byte* row, std::int64_t offset, std::size_t bytes) { std::memcpy(row, from + offset, bytes); });
+}
+
+std::int64_t StatePool::common_rows(std::int32_t slot, const StateSnapshot& snapshot) const {
+  const std::int64_t most = std::min(length(slot), snapshot.length_);
+  std::vector<std::byte> a(static_cast<std::size_t>(row_bytes_)), b(a.size());
+  for (std::int64_t position = 0; lists_ > 0 && position < most;) {
+    const std::int64_t block = position / options_.block_tokens;
+    if (position % options_.block_tokens == 0 && unit_of(slot, block) == snapshot.blocks_[static_cast<std::size_t>(block)]) {
+      position = std::min(most, position + options_.block_tokens);
+      continue;
+    }
+    read_rows(slot, position, position + 1, a.data());
+    read_rows(snapshot, position, position + 1, b.data());
+    if (a != b) return position;
+    ++position;
+  }
+  return most;
+}
+
+/// `shared`: the first blocks, which others hold.
+std::optional<StateSnapshot> StatePool::create(std::int64_t length, std::vector<std::int32_t> shared) {
   PALIMPSEST_CHECK(length >= 0 && length <= options_.max_length, "no longer than a sequence may be");
-  const std::int64_t shared = lists_ > 0 ? std::min(prefix.length_, length) / options_.block_tokens : 0;
+  const std::int64_t more = blocks_for(length) - static_cast<std::int64_t>(shared.size());
+  if (units_.free_units() < snapshot_units_ + more) return std::nullopt;
   StateSnapshot snapshot;
-  if (units_.free_units() < snapshot_units_ + blocks_for(length) - shared) return std::nullopt;
   snapshot.pool_ = this;
   snapshot.length_ = length;
   units_.allocate(snapshot_units_, snapshot.pages_);
-  snapshot.blocks_.assign(prefix.blocks_.begin(), prefix.blocks_.begin() + shared);
-  for (const std::int32_t unit : snapshot.blocks_) units_.retain(unit);
-  units_.allocate(blocks_for(length) - shared, snapshot.blocks_);
+  for (const std::int32_t unit : shared) units_.retain(unit);
+  snapshot.blocks_ = std::move(shared);
+  units_.allocate(more, snapshot.blocks_);
   return snapshot;
+}
+
+std::optional<StateSnapshot> StatePool::create(std::int64_t length, std::int32_t slot, std::int64_t rows) {
+  PALIMPSEST_CHECK(rows >= 0 && rows <= this->length(slot), "rows of the slot");
+  std::vector<std::int32_t> shared;
+  for (std::int64_t block = 0; lists_ > 0 && block < std::min(rows, length) / options_.block_tokens; ++block) shared.push_back(unit_of(slot, block));
+  return create(length, std::move(shared));
+}
+
+bool StatePool::load(std::int32_t slot, std::int64_t length) {
+  const std::size_t s = index(slot);
+  PALIMPSEST_CHECK(lengths_[s] == 0 && !begun_[s].defined() && length >= 0 && length <= options_.max_length, "an empty slot, and a sequence that fits");
+  scratch_.clear();
+  if (!units_.allocate(blocks_for(length), scratch_)) return false;
+  for (const std::int32_t unit : scratch_) set_block(slot, blocks_held_[s]++, unit);
+  lengths_[s] = length;
+  return true;
 }
 
 // -- for tests -----------------------------------------------------------------------------------------------------------------------------------

@@ -18,12 +18,13 @@ struct StatePoolOptions {
   std::int64_t tokens = 0;        ///< capacity of the lists, in tokens of all sequences together
   std::int64_t max_length = 0;    ///< longest single sequence
   std::int64_t block_tokens = 64;
+  std::int64_t vocab_size = 0;    ///< 0: logits are not kept
   std::int64_t cache_bytes = 0;   ///< beyond what the running sequences need: for snapshots and the list blocks that only they hold
 };
 
 class StatePool;
 
-/// What a sequence remembered at one moment: a copy of its pages and tails, and a share in the blocks of its lists. Cheap in lists (blocks are
+/// What a sequence remembered at one moment: a copy of its pages, tails and logits, and a share in the blocks of its lists. Cheap in lists (blocks are
 /// counted, not copied), as large as the pages. Belongs to the pool that made it, which must outlive it; movable. A default one is empty.
 class StateSnapshot {
  public:
@@ -55,14 +56,14 @@ class StateSnapshot {
 
   StatePool* pool_ = nullptr;
   std::int64_t length_ = 0;
-  std::vector<std::int32_t> pages_;   ///< units that hold pages and tails, in order
+  std::vector<std::int32_t> pages_;   ///< units that hold what is fixed in size: pages, tails, logits
   std::vector<std::int32_t> blocks_;  ///< units of list rows [0, length)
 };
 
 /// The memories of many sequences: for each layer a page (fixed size), a convolution tail, or a list cut into blocks. Sizes come from a
 /// StateSpec; nothing here knows a model. All memory is reserved when the pool is made, and taken from the system as it is first touched.
 ///
-/// Layout. A slot's pages and tails lie together, so that zeroing, saving and restoring them are single copies. Everything else is one arena of
+/// Layout. A slot's pages, tails and logits lie together, so that zeroing, saving and restoring them are single copies. Everything else is one arena of
 /// units: a unit holds a block of list rows of all layers, or a piece of a snapshot's pages. All lists of a spec have rows of the same size.
 ///
 /// A slot belongs to one sequence from acquire() to release(). Pages and tails are zeroed by acquire(), so nothing of an earlier sequence can be
@@ -105,6 +106,9 @@ class StatePool {
   Tensor pages(std::int64_t layer) const;             ///< F32 [slots, H, V, K], strided in its first dimension
   Tensor tails(std::int64_t layer, int which) const;  ///< F32 [slots, W - 1, D], strided in its first dimension
   PagedList list(std::int64_t layer) const;
+  /// The distribution of the slot's next token, [vocab_size], for the caller to keep here: part of the sequence's state like its pages, so that
+  /// going back to a moment needs no token to be computed again.
+  std::span<float> logits(std::int32_t slot) const;
 
   // -- snapshots -------------------------------------------------------------------------------------------------------------------------------
 
@@ -136,17 +140,27 @@ class StatePool {
 
   // -- bytes, for files ------------------------------------------------------------------------------------------------------------------------
 
-  std::int64_t fixed_bytes() const { return slot_bytes_; }   ///< pages and tails of one sequence
+  std::int64_t fixed_bytes() const { return slot_bytes_; }   ///< pages, tails and logits of one sequence
   std::int64_t row_bytes() const { return row_bytes_; }      ///< list rows of one token, all layers one after the other
-  /// Copies pages and tails into fixed_bytes() bytes.
+  /// Copies pages, tails and logits into fixed_bytes() bytes.
   void read_fixed(const StateSnapshot& snapshot, std::byte* out) const;
+  void read_fixed(std::int32_t slot, std::byte* out) const;
   /// Copies list rows [begin, end) into (end - begin) * row_bytes() bytes, token by token. end <= length.
   void read_rows(const StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, std::byte* out) const;
-  /// A snapshot of `length` tokens whose contents the caller then writes; list blocks that lie wholly before the end of `prefix` are shared with it
-  /// and not to be written. Nothing when too few units are free.
-  std::optional<StateSnapshot> create(std::int64_t length, const StateSnapshot& prefix = {});
+  void read_rows(std::int32_t slot, std::int64_t begin, std::int64_t end, std::byte* out) const;
+  /// Leading list rows that are the same bytes in both.
+  std::int64_t common_rows(std::int32_t slot, const StateSnapshot& snapshot) const;
+
+  /// A snapshot of `length` tokens whose contents the caller then writes. Nothing when too few units are free.
+  std::optional<StateSnapshot> create(std::int64_t length) { return create(length, {}); }
+  /// The same, sharing the list blocks that lie wholly within the slot's first `rows` rows; those are not to be written.
+  std::optional<StateSnapshot> create(std::int64_t length, std::int32_t slot, std::int64_t rows);
   void write_fixed(StateSnapshot& snapshot, const std::byte* from);
   void write_rows(StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, const std::byte* from);
+  /// Makes an empty slot one of `length` tokens whose contents the caller then writes. False, and nothing changes, when too few units are free.
+  [[nodiscard]] bool load(std::int32_t slot, std::int64_t length);
+  void write_fixed(std::int32_t slot, const std::byte* from);
+  void write_rows(std::int32_t slot, std::int64_t begin, std::int64_t end, const std::byte* from);
 
   // -- for tests -------------------------------------------------------------------------------------------------------------------------------
 
@@ -171,14 +185,15 @@ class StatePool {
   std::int32_t unit_of(std::int32_t slot, std::int64_t block) const;
   void set_block(std::int32_t slot, std::int64_t block, std::int32_t unit);
   void cut_blocks(std::int32_t slot, std::int64_t blocks);
-  template <class F>
-  void for_each_row(const StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, F copy) const;
+  std::optional<StateSnapshot> create(std::int64_t length, std::vector<std::int32_t> shared);
+  template <class Unit, class F>
+  void for_each_row(std::int64_t begin, std::int64_t end, Unit unit_of_block, F copy) const;
   template <class F>
   void for_each_piece(const StateSnapshot& snapshot, F copy) const;
 
   StatePoolOptions options_;
   std::int64_t max_blocks_;  ///< of one sequence; 0 without lists
-  std::int64_t slot_bytes_, row_bytes_, snapshot_units_;
+  std::int64_t slot_bytes_, row_bytes_, snapshot_units_, logits_offset_;
   std::int64_t lists_;       ///< list layers: a kernel's block number is unit * lists_
   Buffer buffer_;
   UnitArena units_;

@@ -286,12 +286,28 @@ TEST(StateBytes, GoOutAndComeBack) {
   EXPECT_TRUE(reader.holds(slot, text(0, 45)));
 
   const std::int64_t free = pool.free_units();
-  auto sharing = pool.create(45, *snapshot);  // 5 of 6 blocks
+  auto sharing = pool.create(45, a, 44);  // 5 of 6 blocks
   EXPECT_EQ(pool.free_units(), free - pool.snapshot_units() - 1);
   pool.write_fixed(*sharing, fixed.data());
   pool.write_rows(*sharing, 40, 45, rows.data() + 40 * pool.row_bytes());
+  EXPECT_EQ(pool.common_rows(a, *sharing), 45);
+  rows[static_cast<std::size_t>(42 * pool.row_bytes())] ^= std::byte{1};
+  pool.write_rows(*sharing, 42, 43, rows.data() + 42 * pool.row_bytes());
+  EXPECT_EQ(pool.common_rows(a, *sharing), 42);
+  rows[static_cast<std::size_t>(42 * pool.row_bytes())] ^= std::byte{1};
+  pool.write_rows(*sharing, 42, 43, rows.data() + 42 * pool.row_bytes());
   ASSERT_TRUE(pool.restore(a, *sharing));
   EXPECT_TRUE(writer.holds(a, text(0, 45)));
+
+  const std::int32_t b = pool.acquire();
+  ASSERT_TRUE(pool.load(b, 45));
+  pool.write_fixed(b, fixed.data());
+  pool.write_rows(b, 0, 45, rows.data());
+  writer.append(b, text(45, 9));
+  EXPECT_TRUE(writer.holds(b, text(0, 54)));
+  std::vector<std::byte> again(fixed.size());
+  pool.read_fixed(a, again.data());
+  EXPECT_EQ(again, fixed);
 }
 
 TEST(StatePoolSizes, BeyondSixtyThreeBitsAreRefused) {
