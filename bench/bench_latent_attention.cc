@@ -12,6 +12,7 @@
 #include "base/number_formats.h"
 #include "base/rng.h"
 #include "kernels/cpu/latent_attention.h"
+#include "kernels/cpu/latent_tasks.h"
 #include "machine/machine.h"
 #include "ops/ops.h"
 
@@ -101,7 +102,20 @@ void Prefill(benchmark::State& state) {
       keys + 2.0 * pairs * static_cast<double>(heads * (kNope + kShared + kValue)), 0);
 }
 
+/// Some rows after a long past, as in the second turn of a chat. Operations: of the form that is measured.
+void Append(benchmark::State& state) {
+  const std::int64_t heads = state.range(0), past = state.range(1), rows = state.range(2);
+  const auto form = static_cast<LatentForm>(state.range(3));
+  Problem problem(heads, past, rows);
+  const cpu::LatentShape shape{heads, kNope, kShared, kValue, kLatent};
+  const bool absorbed = form == LatentForm::kAbsorbed || (form == LatentForm::kAuto && cpu::prefers_absorbed(shape, past, rows));
+  const std::int64_t pairs = cpu::attended_pairs(past, rows), fold = kLatent * (kNope + kValue);
+  const std::int64_t each_head = absorbed ? pairs * (2 * kLatent + kShared) + rows * fold : pairs * (kNope + kShared + kValue) + (past + rows) * fold;
+  run(state, problem, form, static_cast<int>(state.range(4)), 2.0 * static_cast<double>(heads * each_head), 0);
+}
+
 BENCHMARK(Decode)->ArgNames({"heads", "length", "threads"})->ArgsProduct({{3, 32, 96}, {2048, 131072}, {1, 2}})->UseRealTime();
+BENCHMARK(Append)->ArgNames({"heads", "past", "rows", "form", "threads"})->ArgsProduct({{12}, {4096}, {4, 16, 64, 128, 256, 512}, {0, 1, 2}, {1, 2}})->UseRealTime();
 BENCHMARK(Prefill)->ArgNames({"heads", "rows", "threads"})->ArgsProduct({{3}, {512, 4096}, {1, 2}})->UseRealTime();
 
 }  // namespace

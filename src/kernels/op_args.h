@@ -172,7 +172,7 @@ struct LatentAppendArgs {
   Tensor past;  ///< I64 [N]
 };
 
-/// kAuto: kAbsorbed for sequences with at most kAbsorbedRows rows in the batch, else kMaterialized.
+/// kAuto: for each sequence by its own rows: absorbed up to kAbsorbedRows, beyond them whichever takes fewer multiply-adds.
 enum class LatentForm : std::uint8_t { kAuto, kAbsorbed, kMaterialized };
 inline constexpr std::int64_t kAbsorbedRows = 4;
 

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/latent_attention.h"
+#include "kernels/cpu/latent_tasks.h"
 #include "latent_case.h"
 #include "ops/ops.h"
 
@@ -117,13 +118,58 @@ TEST(LatentAttention, BitsDependNeitherOnThreadsNorOnBatchMates) {
     ASSERT_TRUE(cpu::force_target(target));
     for (const DType list : {DType::kF32, DType::kBF16}) {
       const LatentSizes sizes{.heads = 3, .dn = 17, .p = 5, .dv = 19, .r = 37, .list = list};
-      const std::vector<LatentRows> batch = {{5, 90}, {0, 0}, {1500, 1}, {0, 131}, {70, 4}, {2047, 3}};
+      const std::vector<LatentRows> batch = {{5, 90}, {0, 0}, {1500, 1}, {0, 131}, {70, 4}, {2047, 3}, {1300, 20}};
       expect_reproducible(sizes, batch, LatentForm::kAuto);
       expect_reproducible(sizes, batch, LatentForm::kMaterialized);
       expect_reproducible(sizes, batch, LatentForm::kAbsorbed);
     }
   }
   cpu::force_target("");
+}
+
+/// Multiply-adds of one head, counted row by row and token by token.
+struct Operations {
+  Operations(const cpu::LatentShape& s, std::int64_t past, std::int64_t rows) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      absorbed += s.r * s.dn + s.r * s.dv;
+      absorbed += (past + i + 1) * (s.r + s.p + s.r);
+      materialized += (past + i + 1) * (s.dn + s.p + s.dv);
+    }
+    for (std::int64_t t = 0; t < past + rows; ++t) materialized += s.r * s.dn + s.r * s.dv;
+  }
+  std::int64_t absorbed = 0, materialized = 0;
+};
+
+TEST(LatentAttention, TheFormWithFewerOperationsIsChosen) {
+  const cpu::LatentShape k3{.heads = 96, .dn = 128, .p = 64, .dv = 128, .r = 512}, wide_heads{.heads = 2, .dn = 40, .p = 0, .dv = 48, .r = 32};
+  for (const auto& shape : {k3, wide_heads}) {
+    for (const std::int64_t past : {0, 1, 63, 300, 4096, 100000}) {
+      for (const std::int64_t rows : {1, 4, 5, 64, 150, 160, 170, 180, 512}) {
+        const Operations count(shape, past, rows);
+        EXPECT_EQ(cpu::prefers_absorbed(shape, past, rows), rows <= kAbsorbedRows || count.absorbed < count.materialized)
+            << rows << " rows after " << past << ", r " << shape.r;
+      }
+    }
+  }
+  EXPECT_TRUE(cpu::prefers_absorbed(k3, 4096, 64));
+  EXPECT_FALSE(cpu::prefers_absorbed(k3, 4096, 256));
+  EXPECT_FALSE(cpu::prefers_absorbed(k3, 0, 64));
+}
+
+TEST(LatentAttention, EachSequenceGetsItsOwnForm) {
+  const LatentSizes sizes{.heads = 3, .dn = 17, .p = 5, .dv = 19, .r = 37};
+  const cpu::LatentShape shape{sizes.heads, sizes.dn, sizes.p, sizes.dv, sizes.r};
+  const std::vector<LatentRows> batch = {{0, 40}, {1300, 20}, {1300, 60}, {9, 3}};
+  LatentCase chosen(sizes, batch);
+  run(chosen, LatentForm::kAuto);
+  for (std::int64_t n = 0; n < 4; ++n) {
+    const auto& s = batch[static_cast<std::size_t>(n)];
+    const LatentForm want = cpu::prefers_absorbed(shape, s.past, s.rows) ? LatentForm::kAbsorbed : LatentForm::kMaterialized;
+    EXPECT_EQ(want == LatentForm::kAbsorbed, n % 2 == 1) << "the case no longer shows both forms";
+    LatentCase alone(sizes, {s}, n);
+    run(alone, want);
+    EXPECT_TRUE(bit_equal(chosen.output(n), alone.output())) << "sequence " << n;
+  }
 }
 
 TEST(LatentAttention, BitsOfARowDoNotDependOnWhatFollows) {

@@ -39,13 +39,14 @@ LatentShape shape_of(const LatentAttentionArgs& args) {
   return shape;
 }
 
-bool is_absorbed(const LatentAttentionArgs& args, std::int64_t rows) {
-  return args.form == LatentForm::kAbsorbed || (args.form == LatentForm::kAuto && rows <= kAbsorbedRows);
-}
-
 std::int64_t rows_of(const LatentAttentionArgs& args, std::int64_t n) {
   const std::int64_t* cu = args.rows.cu_seqlens.as<std::int64_t>();
   return cu[n + 1] - cu[n];
+}
+
+bool is_absorbed(const LatentAttentionArgs& args, const LatentShape& shape, std::int64_t n) {
+  if (args.form != LatentForm::kAuto) return args.form == LatentForm::kAbsorbed;
+  return prefers_absorbed(shape, args.past.as<std::int64_t>()[n], rows_of(args, n));
 }
 
 /// Where the share of thread `t` begins in `total` units of work.
@@ -54,9 +55,6 @@ std::int64_t share_begin(std::int64_t total, int t, int threads) {
 }
 
 // ---- materialised ----
-
-/// (row, key) pairs of the first `rows` rows after `past` tokens.
-std::int64_t attended_pairs(std::int64_t past, std::int64_t rows) { return rows * past + rows * (rows + 1) / 2; }
 
 /// The row at which a share that begins after `pairs` pairs begins: a whole number of tiles, non-decreasing in `pairs`.
 std::int64_t row_at(std::int64_t past, std::int64_t rows, std::int64_t pairs) {
@@ -75,7 +73,7 @@ void attend_materialized(ExecContext& ctx, const LatentAttentionArgs& args, cons
   const std::int64_t* past = args.past.as<std::int64_t>();
   std::int64_t total = 0, max_rows = 0;
   for (std::int64_t n = 0; n < sequences; ++n) {
-    if (is_absorbed(args, rows_of(args, n))) continue;
+    if (is_absorbed(args, shape, n)) continue;
     total += shape.heads * attended_pairs(past[n], rows_of(args, n));
     max_rows = std::max(max_rows, rows_of(args, n));
   }
@@ -87,7 +85,7 @@ void attend_materialized(ExecContext& ctx, const LatentAttentionArgs& args, cons
     std::int64_t start = 0;
     for (std::int64_t n = 0; n < sequences; ++n) {
       const std::int64_t rows = rows_of(args, n), pairs = attended_pairs(past[n], rows);
-      if (is_absorbed(args, rows)) continue;
+      if (is_absorbed(args, shape, n)) continue;
       for (std::int64_t head = 0; head < shape.heads; ++head, start += pairs) {
         if (start + pairs <= share_first || start >= share_last) continue;
         const MaterializedTask task{n, head, share_first <= start ? 0 : row_at(past[n], rows, share_first - start),
@@ -153,7 +151,7 @@ void attend_absorbed(ExecContext& ctx, const LatentAttentionArgs& args, const La
   std::int64_t pairs = 0;
   for (std::int64_t n = 0; n < args.rows.slots.size(0); ++n) {
     const std::int64_t rows = rows_of(args, n);
-    if (!is_absorbed(args, rows)) continue;
+    if (!is_absorbed(args, shape, n)) continue;
     for (std::int64_t i = 0; i < rows; i += kAbsorbedRows) {
       AbsorbedGroup group{n, args.rows.cu_seqlens.as<std::int64_t>()[n] + i, args.past.as<std::int64_t>()[n] + i,
                           std::min(kAbsorbedRows, rows - i), 0, 0};

@@ -17,6 +17,21 @@ struct LatentShape {
   static std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
 };
 
+/// (row, key) pairs of the first `rows` rows after `past` tokens.
+inline std::int64_t attended_pairs(std::int64_t past, std::int64_t rows) { return rows * past + rows * (rows + 1) / 2; }
+
+/// The form of `rows` rows after `past` tokens where the caller leaves the choice (LatentForm::kAuto): absorbed for a few rows, and for
+/// more as long as it takes fewer multiply-adds. Per head, these are
+///     absorbed:      pairs (r + p + r)     + rows r (dn + dv)            scores and sums over latents; queries and outputs folded
+///     materialised:  pairs (dn + p + dv)   + (past + rows) r (dn + dv)   scores and sums over values; keys and values of every token
+/// With r = 512 and heads of 128 + 128 the absorbed form wins up to some 170 rows over a long past, and never without one. The choice
+/// looks at nothing but the sequence's own rows, so batch mates and threads change no bit.
+inline bool prefers_absorbed(const LatentShape& s, std::int64_t past, std::int64_t rows) {
+  if (rows <= kAbsorbedRows) return true;
+  const double more_a_pair = static_cast<double>(2 * s.r - s.dn - s.dv), saved_a_token = static_cast<double>(s.r * (s.dn + s.dv));
+  return static_cast<double>(attended_pairs(past, rows)) * more_a_pair < static_cast<double>(past) * saved_a_token;
+}
+
 /// Query rows [begin, end) of one sequence and head, in the materialised form.
 struct MaterializedTask {
   std::int64_t sequence, head;
