@@ -51,4 +51,9 @@ inline Tokenizer k2_byte_tokenizer() {
                          "<|im_system|>", "<|im_middle|>"});
 }
 
+inline Tokenizer qwen_byte_tokenizer() {
+  return byte_tokenizer({"<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>",
+                         "</tool_call>", "<|endoftext|>"});
+}
+
 }  // namespace palimpsest::fuzz

@@ -77,6 +77,10 @@ JsonObject JsonObject::parse(std::string_view text, std::string_view file) {
   if (text.size() > kMaxBytes) {
     throw make_error(ErrorCode::kInvalidFile, "{}: {} bytes exceed the limit of {}", file, text.size(), kMaxBytes);
   }
+  // The library takes a zero byte for the end of its input; in JSON it has no place at all.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    throw make_error(ErrorCode::kInvalidFile, "{}: not JSON: a zero byte at {}", file, zero);
+  }
   const auto check_depth = [&](int depth, json::parse_event_t, json&) {
     if (depth > kMaxDepth) {
       throw make_error(ErrorCode::kInvalidFile, "{}: nested deeper than {} levels", file, kMaxDepth);

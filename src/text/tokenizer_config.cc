@@ -4,21 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
+#include "text/json_file.h"
 
 namespace palimpsest::text {
 namespace {
 
-using Json = nlohmann::json;
-
-Json read_object(const std::filesystem::path& path) {
-  const base::MappedFile file = value_or_throw(base::MappedFile::open(path));
-  const auto* text = reinterpret_cast<const char*>(file.bytes().data());
-  Json json = Json::parse(text, text + file.size(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object())
-    throw make_error(ErrorCode::kInvalidFile, "{}: not a JSON object", path.string());
-  return json;
-}
+using Json = nlohmann::ordered_json;
 
 /// A token name: a string, or an object with `content`; empty when absent or null.
 std::string token_name(const Json& config, const char* key, const std::string& file) {
@@ -49,7 +40,7 @@ void add_eos_ids(const Json& config, const std::string& file, std::vector<std::i
 }  // namespace
 
 TokenizerConfig read_tokenizer_config(const std::filesystem::path& path) {
-  const Json json = read_object(path);
+  const Json json = read_json_file(path);
   const std::string file = path.string();
   TokenizerConfig config;
   config.tokenizer_class = token_name(json, "tokenizer_class", file);
@@ -88,7 +79,7 @@ std::vector<std::int64_t> read_eos_ids(const std::filesystem::path& folder) {
     const std::filesystem::path path = folder / name;
     std::error_code ignored;
     if (!std::filesystem::exists(path, ignored)) continue;
-    const Json config = read_object(path);
+    const Json config = read_json_file(path);
     add_eos_ids(config, path.string(), ids);
     const auto text = config.find("text_config");
     if (text != config.end() && text->is_object()) add_eos_ids(*text, path.string(), ids);

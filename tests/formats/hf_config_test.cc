@@ -67,6 +67,11 @@ TEST(JsonObject, NamesRanges) {
   EXPECT_EQ(error_of([] { kObject.number("f", {1, 2}); }), "config.json: f: 0.5 is outside 1 .. 2");
 }
 
+TEST(JsonObject, AZeroByteIsNoEnd) {
+  EXPECT_THAT(error_of([] { JsonObject::parse(std::string("{}\0 {", 5), "x.json"); }),
+              HasSubstr("x.json: not JSON: a zero byte at 2"));
+}
+
 TEST(JsonObject, SaysWhereJsonIsMalformed) {
   EXPECT_THAT(error_of([] { JsonObject::parse("{\n \"a\": 1,\n \"b\" 2}", "config.json"); }),
               AllOf(HasSubstr("config.json: "), HasSubstr("line 3, column 6")));

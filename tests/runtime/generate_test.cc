@@ -224,6 +224,44 @@ TEST_F(ChatSessionTest, AFailedTurnLeavesTheChatAsItWas) {
   EXPECT_EQ(two.message.content, "The password of Pine Tower is 90417.");
 }
 
+/// A format that remembers nothing but the last message, as some leave out earlier reasoning.
+class ForgetfulFormat final : public ChatFormat {
+ public:
+  std::string_view name() const noexcept override { return "forgetful"; }
+  bool has_thinking() const noexcept override { return false; }
+  std::vector<ChatSegment> render(const Conversation& conversation) const override {
+    return inner_->render(last_of(conversation));
+  }
+  std::unique_ptr<ChatParser> make_parser(const Conversation& conversation) const override {
+    return inner_->make_parser(last_of(conversation));
+  }
+
+ private:
+  static Conversation last_of(Conversation conversation) {
+    conversation.messages = {conversation.messages.back()};
+    return conversation;
+  }
+  std::unique_ptr<const ChatFormat> inner_ = ChatFormat::create(demo_tokenizer());
+};
+
+TEST_F(ChatSessionTest, AHistoryThatReadsDifferentlyIsRecomputed) {
+  const std::string question = "The password of Pine Tower is 90417. What is the password of Pine Tower?";
+  Conversation start;
+  start.options.thinking = false;
+  ChatSession forgetful(session_, sampler_, demo_tokenizer(), std::make_shared<ForgetfulFormat>(),
+                        start);
+  const ChatTurn one = forgetful.say(question, options());
+  EXPECT_FALSE(one.recomputed) << "there was nothing to keep";
+  const ChatTurn two = forgetful.say("So? " + question, options());
+  EXPECT_TRUE(two.recomputed);
+  EXPECT_EQ(two.generated.cached_tokens, 0);
+  EXPECT_EQ(two.generated.computed_tokens, two.generated.prompt_tokens);
+  // The state is that of the new prompt alone: the same as in a session that never saw the first.
+  session_.reset();
+  ChatSession fresh = chat();
+  EXPECT_EQ(fresh.say("So? " + question, options()).generated.ids, two.generated.ids);
+}
+
 TEST_F(ChatSessionTest, EventsArriveAndSumUp) {
   ChatSession talk = chat();
   ParsedMessage sum;

@@ -9,6 +9,7 @@
 #include "text/chat_template.h"
 #include "text/event_writer.h"
 #include "text/template_support.h"
+#include "text/tokenizer_config.h"
 
 namespace palimpsest::test {
 namespace {
@@ -173,6 +174,9 @@ TEST(TemplateFormat, WrongTemplateFilesAreErrors) {
   folder.write("chat_template.json", std::string("{}\0{\"chat_template\": \"x\"}", 27));
   EXPECT_THAT(failure([&] { text::read_chat_template(folder.path()); }),
               HasSubstr("a zero byte at 2"));
+  folder.write("tokenizer_config.json", std::string("{\"added_tokens_decoder\": {}}\0", 29));
+  EXPECT_THAT(failure([&] { text::read_tokenizer_config(folder / "tokenizer_config.json"); }),
+              HasSubstr("tokenizer_config.json: not JSON: a zero byte at 28"));
 }
 
 TEST(TemplateFormat, ToolsMayHaveATemplateOfTheirOwn) {
