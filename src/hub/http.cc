@@ -155,7 +155,7 @@ HttpResponse HttpClient::perform_hop(const HttpRequest& request, const std::stri
   std::array<char, CURL_ERROR_SIZE> reason{};
   set(CURLOPT_ERRORBUFFER, reason.data());
   set(CURLOPT_URL, url.c_str());
-  set(CURLOPT_PROTOCOLS_STR, endpoint_.scheme == "https" ? "https" : "http,https");
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
   set(CURLOPT_NOSIGNAL, 1L);
   set(CURLOPT_FOLLOWLOCATION, 0L);
   set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
@@ -200,8 +200,19 @@ HttpResponse HttpClient::perform_hop(const HttpRequest& request, const std::stri
   return std::move(hop.response);
 }
 
+Url HttpClient::checked(const std::string& address) const {
+  auto url = parse_url(address);
+  if (!url) throw make_error(ErrorCode::kIo, "{} is no http(s) address", formats::quote(address));
+  if (endpoint_.scheme == "https" && url->scheme != "https") {
+    throw make_error(ErrorCode::kIo, "{} would be reached by plain http, the endpoint is https",
+                     formats::quote(url->host));
+  }
+  return *std::move(url);
+}
+
 HttpResponse HttpClient::perform(const HttpRequest& request) {
-  std::string url = request.url;
+  std::string address = request.url;
+  Url url = checked(address);
   bool trusted = true;  // still on the endpoint's own server
   Headers first_headers;
   HttpRequest hop = request;
@@ -212,29 +223,19 @@ HttpResponse HttpClient::perform(const HttpRequest& request) {
         request.on_start(response);
       };
     }
-    const auto parsed = parse_url(url);
-    trusted = trusted && parsed && parsed->same_origin(endpoint_);
-    HttpResponse response = perform_hop(hop, url, trusted);
+    trusted = trusted && url.same_origin(endpoint_);
+    HttpResponse response = perform_hop(hop, address, trusted);
     if (redirects == 0) first_headers = response.headers;
     response.first_headers = first_headers;
     if (!is_redirect(response.status)) return response;
 
-    const auto target = parse_url(redirect_);
-    if (!target) {
-      throw make_error(ErrorCode::kIo, "HTTP {} leads to {}, which is no http(s) address",
-                       response.status, formats::quote(redirect_));
-    }
-    if (request.head && !target->same_origin(endpoint_)) return response;
-    if (endpoint_.scheme == "https" && target->scheme != "https") {
-      throw make_error(ErrorCode::kIo,
-                       "HTTP {} leads from https to plain http at {}, which is not followed",
-                       response.status, formats::quote(target->host));
-    }
+    address = redirect_;
+    url = checked(address);
+    if (request.head && !url.same_origin(endpoint_)) return response;
     if (redirects == kRedirects) {
       throw make_error(ErrorCode::kIo, "more than {} redirections, the last to {}", kRedirects,
-                       formats::quote(target->host));
+                       formats::quote(url.host));
     }
-    url = redirect_;
   }
 }
 

@@ -73,6 +73,8 @@ class HttpClient {
 
  private:
   struct Hop;
+  /// What a request may go to. Throws Error{kIo}.
+  Url checked(const std::string& address) const;
   HttpResponse perform_hop(const HttpRequest& request, const std::string& url, bool trusted);
 
   const Settings& settings_;

@@ -201,6 +201,7 @@ TEST_F(Faults, RedirectionsThatNeverEnd) {
   });
   EXPECT_THAT(failure_text(),
               AllOf(HasSubstr("'model.safetensors'"), HasSubstr("more than 8 redirections")));
+  EXPECT_EQ(hub_.server.calls().size(), 1 + 1 + 9u);  // the list, config.json, and nine times the shard
 }
 
 TEST_F(Faults, RedirectionsToOtherKindsOfAddress) {
@@ -377,17 +378,17 @@ TEST_F(Faults, ACancelledPullKeepsWhatCame) {
 }
 
 TEST(HttpsEndpoint, NeverLeadsToPlainHttp) {
-  // No server: the check is made on addresses alone.
+  HttpServer server([](const HttpCall&, HttpReply& reply) { reply.answer(200, {}); });
   hub::Settings settings;
-  settings.endpoint = "https://127.0.0.1:1";
-  settings.patience.attempts = 1;
+  settings.endpoint = "https://127.0.0.1:" + std::to_string(server.port());
   hub::HttpClient client(settings, [] { return false; });
-  EXPECT_THROW(client.perform({.url = "http://127.0.0.1:1/x"}), Error);
   try {
-    client.perform({.url = "http://127.0.0.1:1/x"});
+    client.perform({.url = server.url() + "/x"});
+    FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.text(), HasSubstr("http"));
+    EXPECT_THAT(error.text(), HasSubstr("'127.0.0.1' would be reached by plain http"));
   }
+  EXPECT_TRUE(server.calls().empty());
 }
 
 }  // namespace
