@@ -6,5 +6,6 @@
 namespace palimpsest::bench {
 
 void delta_step_cases(Report& report);
+void delta_prefill_cases(Report& report);
 
 }  // namespace palimpsest::bench

@@ -1,4 +1,4 @@
-// palimpsest_kernels_bench [--json FILE]: checks each kernel against the truth in double at every shape, then times it.
+// palimpsest_kernels_bench [--only WORD] [--json FILE]: checks each kernel against the truth in double at every shape, then times it.
 
 #include <cstring>
 
@@ -7,11 +7,14 @@
 int main(int argc, char** argv) {
   using namespace palimpsest::bench;
   const char* json = nullptr;
+  const char* only = "";
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc) {
       json = argv[++i];
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+      only = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--json FILE]\n");
+      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--only decode|prefill] [--json FILE]\n");
       return 2;
     }
   }
@@ -23,7 +26,8 @@ int main(int argc, char** argv) {
   std::printf("%s, %d multiprocessors, L2 %d MiB, copy %.2f TB/s\n", device.name, device.multiProcessorCount, device.l2CacheSize >> 20,
               ceilings().copy_tbs);
   Report report;
-  delta_step_cases(report);
+  if (std::strstr("decode", only) != nullptr) delta_step_cases(report);
+  if (std::strstr("prefill", only) != nullptr) delta_prefill_cases(report);
   if (json != nullptr) report.write_json(json);
   if (!report.all_right()) std::fprintf(stderr, "some results are WRONG\n");
   return report.all_right() ? 0 : 1;

@@ -70,4 +70,16 @@ struct DeltaStepArgs {
   Tensor o;               ///< [R, HV, V], BF16 or F32
 };
 
+/// Prefill: the same recurrence, without convolution and norm, over many rows of each sequence at once.
+/// Chunks of 64 tokens lie at multiples of 64 of the absolute position, so batch mates and later tokens change no bit.
+struct DeltaPrefillArgs {
+  DeltaInputs in;
+  Tensor pages;       ///< as in DeltaStepArgs
+  Tensor cu_seqlens;  ///< I32 or I64 [N + 1], read on the device only
+  Tensor slots;       ///< I32 [N]; -1: the rows of o become 0 and nothing else is read or written
+  Tensor past;        ///< I64 [N]: tokens the sequence held before this batch; absent: 0
+  Tensor o;           ///< [R, HV, V], BF16 or F32
+  Tensor workspace;   ///< U8, at least the bytes that delta_prefill_workspace() names; contents do not matter before or after
+};
+
 }  // namespace palimpsest

@@ -24,7 +24,7 @@ struct DeltaShape {
   DType output = DType::kF32;
   bool conv = true, norm = true;
   std::int64_t gap = 0;  ///< elements between rows of q, k, v and f
-  std::vector<std::int64_t> lengths = {1};
+  std::vector<std::int64_t> lengths = {1}, past = {};
 
   std::string text() const {
     return "H " + std::to_string(heads) + " HV " + std::to_string(value_heads) + " K " + std::to_string(width) + " V " + std::to_string(values) +
@@ -35,7 +35,7 @@ struct DeltaShape {
 
 class DeltaCase {
  public:
-  explicit DeltaCase(const DeltaShape& s, std::uint64_t seed = 1) : shape(s), batch(s.lengths), seed_(seed) {
+  explicit DeltaCase(const DeltaShape& s, std::uint64_t seed = 1) : shape(s), batch(s.lengths, s.past), seed_(seed) {
     const std::int64_t rows = batch.rows(), hk = s.heads * s.width, hv = s.value_heads * s.values, gates = s.gate_per_channel ? s.width : 1;
     args.in.q = input({rows, s.heads, s.width}, random_normal(rows * (hk + s.gap), next()), s.gap);
     args.in.k = input({rows, s.heads, s.width}, random_normal(rows * (hk + s.gap), next()), s.gap);
@@ -116,7 +116,15 @@ struct DeltaTruth {
 // c: roundings on the longest path (convolution, norm, butterfly, write); d: what rounding the gate's argument x does to exp(g),
 // |g| (8 + |rate x|). The exact step carries an older error on as rho = largest decay * max(1, |1 - beta k^2|).
 // The norm turns the errors of a head's outputs into y: |y| eps c + |factor| (E_v + |o_v| |E| / |o|).
-inline DeltaTruth delta_truth(const DeltaCase& problem) {
+//
+// The chunked kernel rounds its operands to BF16: eps is then 2^-8, c counts the roundings of operands on the longest path, and m adds up what
+// a row was at its chunk's start and every write since, because the chunked form never holds the row itself.
+struct DeltaErrors {
+  double c = 64, eps = kEpsF32;
+  std::int64_t chunk = 1;
+};
+
+inline DeltaTruth delta_truth(const DeltaCase& problem, DeltaErrors errors_of = {}) {
   const DeltaStepArgs& a = problem.args;
   const DeltaShape& s = problem.shape;
   DeltaTruth truth;
@@ -124,21 +132,21 @@ inline DeltaTruth delta_truth(const DeltaCase& problem) {
   truth.pages = values_of(a.pages);
   truth.o_bound.assign(truth.o.size(), 0);
   truth.page_bound.assign(truth.pages.size(), 0);
-  const double c = 64 + static_cast<double>(s.width) / 32, eps = kEpsF32;
+  const double c = errors_of.c + (errors_of.chunk == 1 ? static_cast<double>(s.width) / 32 : 0), eps = errors_of.eps;
   const double out_eps = s.output == DType::kBF16 ? kEpsBF16 : eps, state_eps = s.state == DType::kBF16 ? kEpsBF16 : eps;
   std::vector<double> scratch(static_cast<std::size_t>(3 * s.width));
-  std::vector<std::int64_t> one_row = {0, 0};
   for (std::int64_t n = 0; n < problem.batch.sequences(); ++n) {
     const std::int64_t first = problem.batch.cu_seqlens[static_cast<std::size_t>(n)], end = problem.batch.cu_seqlens[static_cast<std::size_t>(n) + 1];
     const std::int64_t slot = a.slots.as<std::int32_t>()[n];
     if (slot < 0) continue;
+    const std::int64_t past = problem.batch.past_lengths[static_cast<std::size_t>(n)];
     for (std::int64_t h = 0; h < s.value_heads; ++h) {
       const std::int64_t kh = h / (s.value_heads / s.heads);
       for (std::int64_t v = 0; v < s.values; ++v) {
         double* row = truth.pages.data() + ((slot * s.value_heads + h) * s.values + v) * s.width;
-        double error = 0;
+        double error = 0, m = 0;
         for (std::int64_t t = first; t < end; ++t) {
-          double qq = 0, kk = 0, m = 0, largest = 0, gate_error = 0;
+          double qq = 0, kk = 0, norm = 0, largest = 0, gate_error = 0;
           std::vector<double> q(static_cast<std::size_t>(s.width)), k(q.size()), decay(q.size());
           for (std::int64_t d = 0; d < s.width; ++d) {
             const auto i = static_cast<std::size_t>(d);
@@ -156,7 +164,7 @@ inline DeltaTruth delta_truth(const DeltaCase& problem) {
             largest = std::max(largest, decay[i]);
             qq += q[i] * q[i];
             kk += k[i] * k[i];
-            m += row[d] * row[d];
+            norm += row[d] * row[d];
           }
           const double qf = a.in.q_scale / std::sqrt(qq + a.in.l2_eps), kf = 1 / std::sqrt(kk + a.in.l2_eps);
           const double beta = ref::beta_of<double>(a.in, t, h), key = std::sqrt(kk) * kf, query = std::sqrt(qq) * qf;
@@ -168,8 +176,10 @@ inline DeltaTruth delta_truth(const DeltaCase& problem) {
             row[d] = row[d] * decay[d] + write * k[d] * kf;
             o += row[d] * q[d] * qf;
           }
-          const double magnitude = std::sqrt(m) * largest;
-          const double local = eps * (c + gate_error) * (magnitude + std::abs(beta) * key * (std::abs(value) + key * magnitude));
+          if ((t - first + past) % errors_of.chunk == 0 || t == first) m = std::sqrt(norm);
+          const double magnitude = m * largest;
+          m = magnitude + std::abs(write) * key;
+          const double local = (c * eps + gate_error * kEpsF32) * (magnitude + std::abs(beta) * key * (std::abs(value) + key * magnitude));
           error = largest * std::max(1.0, std::abs(1 - beta * key * key)) * error + local;
           const auto at = static_cast<std::size_t>((t * s.value_heads + h) * s.values + v);
           truth.o[at] = o;

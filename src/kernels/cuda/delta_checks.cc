@@ -8,7 +8,7 @@ namespace palimpsest::cuda {
 namespace {
 
 [[noreturn]] void refuse(const char* field, std::string_view what) {
-  throw make_error(ErrorCode::kUnsupported, "delta_step: {}: {}", field, what);
+  throw make_error(ErrorCode::kUnsupported, "page memory kernels: {}: {}", field, what);
 }
 
 void check_sizes(const char* field, const Tensor& t, std::initializer_list<std::int64_t> sizes) {
@@ -119,6 +119,35 @@ void check_delta_step(const DeltaStepArgs& args) {
   check_type("o", args.o, {DType::kBF16, DType::kF32});
   if (!args.o.is_contiguous()) refuse("o", "must be contiguous");
   if (sequences > 0x7fffffff / (value_heads * (values / 32))) refuse("slots", fmt::format("{} sequences are too many for one launch", sequences));
+}
+
+void check_delta_prefill(const DeltaPrefillArgs& args) {
+  check_inputs(args.in);
+  const std::int64_t rows = args.in.q.sizes[0], value_heads = args.in.v.sizes[1], values = args.in.v.sizes[2], width = args.in.q.sizes[2];
+  if (width != 128 || values != 128) refuse("v", fmt::format("key width {} and value width {}, expected 128 and 128", width, values));
+  check_type("q", args.in.q, {DType::kBF16});
+  const auto check_vectors = [](const char* field, const Tensor& t) {
+    const bool vectors = reinterpret_cast<std::uintptr_t>(t.data) % 8 == 0 && t.strides[0] % 4 == 0 && t.strides[1] % 4 == 0;
+    if (!vectors) refuse(field, "rows and heads must begin at multiples of 8 bytes");
+  };
+  check_vectors("q", args.in.q);
+  check_vectors("k", args.in.k);
+  check_vectors("v", args.in.v);
+  if (args.in.gate != DeltaGate::kNone && args.in.f.rank == 3) check_vectors("f", args.in.f);
+  check_sizes("pages", args.pages, {args.pages.sizes[0], value_heads, values, width});
+  check_type("pages", args.pages, {DType::kF32, DType::kBF16});
+  check_page_layout("pages", args.pages);
+  check_type("slots", args.slots, {DType::kI32});
+  check_sizes("cu_seqlens", args.cu_seqlens, {args.slots.sizes[0] + 1});
+  check_type("cu_seqlens", args.cu_seqlens, {DType::kI32, DType::kI64});
+  if (args.past.defined()) {
+    check_sizes("past", args.past, {args.slots.sizes[0]});
+    check_type("past", args.past, {DType::kI64});
+  }
+  check_sizes("o", args.o, {rows, value_heads, values});
+  check_type("o", args.o, {DType::kBF16, DType::kF32});
+  if (!args.o.is_contiguous()) refuse("o", "must be contiguous");
+  if (reinterpret_cast<std::uintptr_t>(args.workspace.data) % 128 != 0) refuse("workspace", "must begin at a multiple of 128 bytes");
 }
 
 }  // namespace palimpsest::cuda

@@ -11,6 +11,16 @@ namespace palimpsest::cuda {
 /// Errors: kUnsupported and kInternal, naming field and numbers, before anything is launched.
 void delta_step(const DeltaStepArgs& args, std::int64_t max_rows, void* stream);
 
+struct DeltaWorkspace {
+  std::int64_t least = 0;  ///< bytes without which nothing runs
+  std::int64_t all = 0;    ///< bytes from which on more does not help: all chunks prepared at once
+};
+DeltaWorkspace delta_prefill_workspace(std::int64_t rows, std::int64_t sequences, std::int64_t value_heads);
+
+/// K = V = 128, BF16 inputs in rows of 8-byte vectors; any gate, any number of rows. Work is done in passes over as many chunks as the workspace
+/// holds. Bits do not depend on batch mates, on later tokens, or on the size of the workspace.
+void delta_prefill(const DeltaPrefillArgs& args, void* stream);
+
 /// The truth, in double: pages, snapshots and o are F64. Waits until it is done.
 void ref_delta_step(const DeltaStepArgs& args);
 

@@ -25,6 +25,8 @@ void ref_page_memory(const PageMemoryArgs&, DType) { unsupported(); }
 void ref_latent_attention(const LatentAttentionArgs&, std::int64_t, DType) { unsupported(); }
 
 void delta_step(const DeltaStepArgs&, std::int64_t, void*) { unsupported(); }
+DeltaWorkspace delta_prefill_workspace(std::int64_t, std::int64_t, std::int64_t) { unsupported(); }
+void delta_prefill(const DeltaPrefillArgs&, void*) { unsupported(); }
 void ref_delta_step(const DeltaStepArgs&) { unsupported(); }
 
 }  // namespace palimpsest::cuda

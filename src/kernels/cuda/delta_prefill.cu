@@ -1,0 +1,52 @@
+#include <algorithm>
+
+#include "kernels/cuda/delta_checks.h"
+#include "kernels/cuda/delta_kernels.h"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/sm90/delta_prepare.cuh"
+#include "kernels/cuda/sm90/delta_scan.cuh"
+
+namespace palimpsest::cuda {
+namespace {
+
+/// Ids of all chunks: see first_chunk.
+std::int64_t chunk_ids(std::int64_t rows, std::int64_t sequences) { return rows / sm90::kChunk + 2 * sequences; }
+
+/// Bytes of the images of one chunk id: all value heads.
+std::int64_t id_bytes(const DeltaPrefillArgs& args) { return args.in.v.sizes[1] * sm90::ChunkImage::kStride; }
+
+/// No token decays by more than 5 nats, so that 16 of them stay within the range of F32 and BF16.
+bool is_bounded(const DeltaInputs& in) { return in.gate == DeltaGate::kNone || (in.gate == DeltaGate::kBounded && in.lower_bound >= -5); }
+
+}  // namespace
+
+DeltaWorkspace delta_prefill_workspace(std::int64_t rows, std::int64_t sequences, std::int64_t value_heads) {
+  const std::int64_t id = value_heads * sm90::ChunkImage::kStride;
+  return {id, chunk_ids(rows, sequences) * id};
+}
+
+void delta_prefill(const DeltaPrefillArgs& args, void* stream) {
+  check_delta_prefill(args);
+  const std::int64_t sequences = args.slots.sizes[0], value_heads = args.in.v.sizes[1];
+  if (sequences == 0 || args.in.q.sizes[0] == 0) return;
+  const std::int64_t all = chunk_ids(args.in.q.sizes[0], sequences), at_once = std::min(all, args.workspace.bytes() / id_bytes(args));
+  if (at_once < 1) {
+    throw Error(ErrorCode::kUnsupported, "delta_prefill: workspace: " + std::to_string(args.workspace.bytes()) + " bytes, at least " +
+                                             std::to_string(id_bytes(args)) + " are needed");
+  }
+  const auto where = static_cast<cudaStream_t>(stream);
+  const auto scan = args.pages.dtype == DType::kBF16 ? sm90::delta_scan<__nv_bfloat16> : sm90::delta_scan<float>;
+  const bool bounded = is_bounded(args.in);
+  const auto prepare = bounded ? sm90::delta_prepare<true> : sm90::delta_prepare<false>;
+  const int prepare_bytes = static_cast<int>(bounded ? sizeof(sm90::PrepareMemory<true>) : sizeof(sm90::PrepareMemory<false>));
+  check(cudaFuncSetAttribute(prepare, cudaFuncAttributeMaxDynamicSharedMemorySize, prepare_bytes), "delta_prefill");
+  check(cudaFuncSetAttribute(scan, cudaFuncAttributeMaxDynamicSharedMemorySize, sm90::kScanSharedBytes), "delta_prefill");
+  for (std::int64_t id = 0; id < all; id += at_once) {
+    const std::int64_t ids = std::min(at_once, all - id);
+    prepare<<<static_cast<unsigned>(ids * value_heads), 256, prepare_bytes, where>>>(args, id);
+    scan<<<static_cast<unsigned>(sequences * value_heads), sm90::kScanThreads, sm90::kScanSharedBytes, where>>>(args, id, ids);
+    check(cudaGetLastError(), "delta_prefill");
+  }
+}
+
+}  // namespace palimpsest::cuda

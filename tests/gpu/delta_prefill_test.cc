@@ -1,0 +1,186 @@
+#include "gpu/delta_step_case.h"
+#include "gpu/device_test.h"
+#include "kernels/cuda/delta_checks.h"
+#include "kernels/cuda/delta_kernels.h"
+#include "palimpsest/error.h"
+
+namespace palimpsest::test {
+namespace {
+
+struct PrefillResult {
+  std::vector<double> o, pages;
+};
+
+class DeltaPrefill : public DeviceTest {
+ protected:
+  std::vector<double> read(Tensor t) {
+    std::vector<std::byte> host(static_cast<std::size_t>(t.bytes()));
+    from_device(t, host.data());
+    t.data = host.data();
+    return values_of(t);
+  }
+  static DeltaPrefillArgs prefill_args(DeltaCase& problem) {
+    DeltaPrefillArgs args;
+    args.in = problem.args.in;
+    args.pages = problem.args.pages;
+    args.cu_seqlens = problem.args.cu_seqlens;
+    args.slots = problem.args.slots;
+    args.past = problem.batch.past();
+    args.o = problem.args.o;
+    return args;
+  }
+  /// `share`: of the largest useful workspace; at least what is needed.
+  PrefillResult run(const DeltaPrefillArgs& args, double share = 1) {
+    DeltaPrefillArgs there = args;
+    for (Tensor* t : {&there.in.q, &there.in.k, &there.in.v, &there.in.f, &there.in.b, &there.in.a_log, &there.in.dt_bias, &there.pages,
+                      &there.cu_seqlens, &there.slots, &there.past, &there.o}) {
+      *t = to_device(*t);
+    }
+    const auto need = cuda::delta_prefill_workspace(args.in.q.size(0), args.slots.size(0), args.in.v.size(1));
+    const auto bytes = std::max(need.least, static_cast<std::int64_t>(share * static_cast<double>(need.all)));
+    memory_.emplace_back(bytes);
+    there.workspace = Tensor::contiguous(memory_.back().data(), DType::kU8, {bytes}, DeviceKind::kCuda);
+    cuda::delta_prefill(there, nullptr);
+    return {read(there.o), read(there.pages)};
+  }
+};
+
+DeltaShape shape_of(DeltaShape s) {
+  s.width = s.values = 128;
+  s.conv = s.norm = false;
+  return s;
+}
+
+double rms_ratio(const std::vector<double>& got, const std::vector<double>& want) {
+  double difference = 0, squares = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+    squares += want[i] * want[i];
+  }
+  return std::sqrt(difference / squares);
+}
+
+// Operands rounded to BF16 on the longest path, from a key to the page: row and column of A, T, its operand, W, S, U, and the key of the write.
+constexpr DeltaErrors kChunked{.c = 8, .eps = kEpsBF16, .chunk = 64};
+
+void expect_right(const PrefillResult& got, const DeltaCase& problem) {
+  const DeltaTruth truth = delta_truth(problem, kChunked);
+  EXPECT_TRUE(within(got.o, truth.o, truth.o_bound)) << problem.shape.text();
+  EXPECT_TRUE(within(got.pages, truth.pages, truth.page_bound)) << problem.shape.text();
+  const double o = rms_ratio(got.o, truth.o), pages = rms_ratio(got.pages, truth.pages);
+  EXPECT_LE(o, 0.005) << problem.shape.text();
+  EXPECT_LE(pages, 0.005) << problem.shape.text();
+  std::printf("%s: RMS ratio o %.1e S %.1e\n", problem.shape.text().c_str(), o, pages);
+}
+
+TEST_F(DeltaPrefill, MatchesTheTruth) {
+  const std::vector<std::int64_t> ragged = {1, 0, 63, 64, 65, 130, 7};
+  for (const DeltaGate gate : {DeltaGate::kBounded, DeltaGate::kSoftplus, DeltaGate::kLogDecay, DeltaGate::kNone}) {
+    for (const bool channel : {true, false}) {
+      if (gate == DeltaGate::kNone && channel) continue;
+      DeltaCase problem(shape_of({.heads = 1, .value_heads = 2, .gate = gate, .gate_per_channel = channel, .gap = 8, .lengths = ragged}));
+      expect_right(run(prefill_args(problem)), problem);
+    }
+  }
+}
+
+TEST_F(DeltaPrefill, PlainWrites) {
+  DeltaCase problem(shape_of({.heads = 2, .value_heads = 2, .write = PageWrite::kPlain, .lengths = {100, 20}}));
+  expect_right(run(prefill_args(problem)), problem);
+}
+
+TEST_F(DeltaPrefill, GatesFarBeyondTheRangeOfFloat) {
+  DeltaCase problem(shape_of({.heads = 1, .value_heads = 1, .gate = DeltaGate::kLogDecay, .lengths = {150}}));
+  auto* f = problem.args.in.f.as<std::uint16_t>();
+  for (std::int64_t i = 0; i < problem.args.in.f.numel(); ++i) {
+    const double u = base::uniform(5, static_cast<std::uint64_t>(i), 0);
+    f[i] = float_to_bf16(static_cast<float>(u < 0.3 ? -200 * u : -0.005));  // whole blocks underflow beside channels that keep everything
+  }
+  expect_right(run(prefill_args(problem)), problem);
+}
+
+TEST_F(DeltaPrefill, NearlyCollinearKeys) {
+  DeltaCase problem(shape_of({.heads = 1, .value_heads = 1, .gate = DeltaGate::kLogDecay, .lengths = {200}}));
+  auto* k = problem.args.in.k.as<std::uint16_t>();
+  auto* f = problem.args.in.f.as<std::uint16_t>();
+  auto* b = problem.args.in.b.as<std::uint16_t>();
+  for (std::int64_t t = 0; t < 200; ++t) {
+    b[t] = float_to_bf16(5);
+    for (std::int64_t d = 0; d < 128; ++d) {
+      k[t * 128 + d] = float_to_bf16(static_cast<float>(std::cos(0.1 * static_cast<double>(d)) + 0.02 * base::uniform(6, static_cast<std::uint64_t>(t * 128 + d), 0)));
+      f[t * 128 + d] = float_to_bf16(-0.001f);
+    }
+  }
+  // Finite, and within the bound; the RMS ratio is 0.008, since BF16 operands hold little of what tells such keys apart.
+  const PrefillResult got = run(prefill_args(problem));
+  const DeltaTruth truth = delta_truth(problem, kChunked);
+  EXPECT_TRUE(within(got.o, truth.o, truth.o_bound));
+  EXPECT_TRUE(within(got.pages, truth.pages, truth.page_bound));
+}
+
+TEST_F(DeltaPrefill, ContinuesInTheMiddleOfAChunk) {
+  DeltaCase problem(shape_of({.heads = 2, .value_heads = 2, .output = DType::kBF16, .lengths = {100, 40, 64}, .past = {30, 63, 64}}));
+  expect_right(run(prefill_args(problem)), problem);
+}
+
+TEST_F(DeltaPrefill, StatesInBF16) {
+  DeltaCase problem(shape_of({.heads = 2, .value_heads = 2, .state = DType::kBF16, .lengths = {70, 1}}));
+  expect_right(run(prefill_args(problem)), problem);
+}
+
+TEST_F(DeltaPrefill, BatchMatesLaterTokensAndWorkspaceChangeNoBit) {
+  DeltaCase problem(shape_of({.heads = 3, .value_heads = 3, .lengths = {200, 90, 300}}));
+  DeltaPrefillArgs args = prefill_args(problem);
+  const PrefillResult together = run(args), again = run(args), small = run(args, 0.2), least = run(args, 0);
+  EXPECT_EQ(together.o, again.o);
+  EXPECT_EQ(together.o, small.o);
+  EXPECT_EQ(together.pages, small.pages);
+  EXPECT_EQ(together.o, least.o);
+  EXPECT_EQ(together.pages, least.pages);
+  // The second sequence alone, without its last 37 rows.
+  std::vector<std::int64_t> cu = {0, 53};
+  std::vector<std::int32_t> slot = {args.slots.as<std::int32_t>()[1]};
+  for (Tensor* t : {&args.in.q, &args.in.k, &args.in.v, &args.in.f, &args.in.b, &args.o}) *t = t->rows(200, 53);
+  args.cu_seqlens = Tensor::contiguous(cu.data(), DType::kI64, {2});
+  args.slots = Tensor::contiguous(slot.data(), DType::kI32, {1});
+  args.past = {};
+  const PrefillResult alone = run(args);
+  for (std::size_t i = 0; i < alone.o.size(); ++i) ASSERT_EQ(alone.o[i], together.o[200 * 3 * 128 + i]) << i;
+}
+
+TEST_F(DeltaPrefill, ANegativeSlotGivesZerosAndTouchesNothing) {
+  DeltaCase problem(shape_of({.heads = 1, .value_heads = 2, .lengths = {70, 80, 3}}));
+  problem.args.slots.as<std::int32_t>()[1] = -1;
+  expect_right(run(prefill_args(problem)), problem);
+}
+
+TEST(DeltaPrefillChecks, RefuseWhatTheKernelCannotDo) {
+  DeltaCase problem(shape_of({.heads = 2, .value_heads = 2, .lengths = {5}}));
+  DeltaPrefillArgs good;
+  good.in = problem.args.in;
+  good.pages = problem.args.pages;
+  good.cu_seqlens = problem.args.cu_seqlens;
+  good.slots = problem.args.slots;
+  good.o = problem.args.o;
+  EXPECT_NO_THROW(cuda::check_delta_prefill(good));
+  const auto refused = [](const DeltaPrefillArgs& a, const char* field) {
+    try {
+      cuda::check_delta_prefill(a);
+      ADD_FAILURE() << field << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(field), std::string::npos) << error.what();
+    }
+  };
+  DeltaPrefillArgs a = good;
+  a.in.q.strides[0] += 1;
+  refused(a, "q: rows and heads must begin at multiples of 8 bytes");
+  a = good;
+  a.workspace.data = reinterpret_cast<void*>(16);
+  refused(a, "workspace: must begin at a multiple of 128 bytes");
+  a = good;
+  a.cu_seqlens.sizes[0] = 1;
+  refused(a, "cu_seqlens: shape [1], expected [2]");
+}
+
+}  // namespace
+}  // namespace palimpsest::test
