@@ -178,8 +178,8 @@ int recall(const Options& options) {
   const std::filesystem::path folder = model_folder(options.model);
   const std::string filler = read_filler(options, folder);
   const std::shared_ptr<const Model> model = load_model(options);
-  const Tokenizer tokenizer = require_tokenizer(folder, model->config().vocab_size, "");
-  const SamplingParams params = sampling_params(options, folder);  // for its seed
+  const Tokenizer tokenizer = require_tokenizer(options.model, model->config().vocab_size, "");
+  const SamplingParams params = sampling_params(options);  // for its seed
   const Story story =
       make_story(tokenizer, filler, options.tokens.value_or(kDefaultTokens), params.seed);
   const auto tokens = static_cast<std::int64_t>(story.ids.size());

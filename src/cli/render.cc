@@ -16,8 +16,8 @@ int render(const Options& options) {
     throw error.add_context(*options.file);
   }
   apply_chat_flags(options, conversation);
-  const Tokenizer tokenizer = require_tokenizer(model_folder(options.model), std::nullopt, "");
-  const std::vector<ChatSegment> segments = ChatFormat::create(tokenizer)->render(conversation);
+  const Tokenizer tokenizer = require_tokenizer(options.model, std::nullopt, "");
+  const std::vector<ChatSegment> segments = ChatFormat::create(tokenizer, options.model)->render(conversation);
   print(options.render_ids ? format_ids(encode(tokenizer, segments)) + "\n" : join(segments));
   return 0;
 }

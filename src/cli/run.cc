@@ -24,14 +24,13 @@ struct Writing {
   explicit Writing(const Options& options_in)
       : options(options_in),
         model(load_model(options)),
-        folder(model_folder(options.model)),
-        tokenizer(find_tokenizer(folder, model->config().vocab_size)),
+        tokenizer(find_tokenizer(options.model, model->config().vocab_size)),
         stops(stop_ids(*model, tokenizer)),
         session(model, session_options(options)),
         sampler(sampling(), model->config().vocab_size) {}
 
   SamplingParams sampling() const {
-    SamplingParams params = sampling_params(options, folder);
+    SamplingParams params = sampling_params(options);
     if (options.ignore_eos) params.banned = stops;
     return params;
   }
@@ -39,15 +38,13 @@ struct Writing {
     if (!tokenizer) {
       throw make_error(
           ErrorCode::kIo,
-          "{}: there is no tokenizer (tiktoken.model); --ids with --print-ids works without one",
-          folder.string());
+          "{}: there is no tokenizer; --ids with --print-ids works without one", options.model);
     }
     return *tokenizer;
   }
 
   const Options& options;
   std::shared_ptr<const Model> model;
-  std::filesystem::path folder;
   std::optional<Tokenizer> tokenizer;
   std::vector<std::int32_t> stops;
   Session session;
@@ -109,13 +106,22 @@ int continue_ids(Writing& writing, const std::vector<std::int32_t>& prompt) {
   return exit_code_of(result);
 }
 
+/// A text as the model saw texts: behind a beginning-of-sequence token where it wants one. Chat
+/// formats write theirs themselves.
+std::vector<std::int32_t> raw_ids(const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<std::int32_t> ids;
+  if (tokenizer.adds_bos()) ids.push_back(*tokenizer.bos());
+  tokenizer.encode(text, EncodeMode::kText, ids);
+  return ids;
+}
+
 std::shared_ptr<const ChatFormat> chat_format(const Writing& writing) {
   try {
-    return ChatFormat::create(writing.text_tokenizer());
-  } catch (Error& error) {
-    if (error.code() != ErrorCode::kUnsupported) throw;
-    throw make_error(ErrorCode::kUnsupported, "{}: {}; --raw continues text without a chat format",
-                     writing.folder.string(), error.text());
+    return ChatFormat::create(writing.text_tokenizer(), writing.options.model);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported && error.code() != ErrorCode::kInvalidFile) throw;
+    throw make_error(error.code(), "{}: {}; --raw continues text without a chat format",
+                     writing.options.model, error.text());
   }
 }
 
@@ -141,7 +147,7 @@ class Chat {
     writer_.finish(&turn.message, end_line);
     if (turn.recomputed) {
       std::fputs(
-          "the chat no longer begins with what the model has read: all of it was computed anew\n",
+          "recomputed: the chat no longer begins with what the model has read\n",
           stderr);
     }
     print_statistics(writing_, turn.generated);
@@ -216,7 +222,7 @@ int run(const Options& options) {
 
   Writing writing(options);
   if (options.ids) return continue_ids(writing, ids);
-  if (options.raw) return continue_ids(writing, writing.text_tokenizer().encode(text));
+  if (options.raw) return continue_ids(writing, raw_ids(writing.text_tokenizer(), text));
   Chat chat(writing);
   return has_text ? chat.say(text, false) : chat.converse();
 }

@@ -12,6 +12,17 @@
 #include "report/progress.h"
 
 namespace palimpsest::cli {
+namespace {
+
+bool is_gguf(const std::filesystem::path& path) { return path.extension() == ".gguf"; }
+
+/// A GGUF file has no place for one.
+formats::GenerationConfig generation_config(const std::string& path) {
+  return is_gguf(path) ? formats::GenerationConfig{}
+                       : formats::load_generation_config(model_folder(path));
+}
+
+}  // namespace
 
 std::filesystem::path model_folder(const std::string& path) {
   std::error_code error;
@@ -48,19 +59,19 @@ SessionOptions session_options(const Options& options) {
   return session;
 }
 
-std::optional<Tokenizer> find_tokenizer(const std::filesystem::path& folder,
+std::optional<Tokenizer> find_tokenizer(const std::string& path,
                                         std::optional<std::int64_t> vocab_size) {
-  std::error_code error;
-  if (!std::filesystem::exists(folder / "tiktoken.model", error)) return std::nullopt;
-  return Tokenizer::load(folder, vocab_size);
+  const std::filesystem::path place = is_gguf(path) ? std::filesystem::path(path) : model_folder(path);
+  if (!Tokenizer::available(place)) return std::nullopt;
+  return Tokenizer::load(place, vocab_size);
 }
 
-Tokenizer require_tokenizer(const std::filesystem::path& folder,
-                            std::optional<std::int64_t> vocab_size, std::string_view instead) {
-  std::optional<Tokenizer> tokenizer = find_tokenizer(folder, vocab_size);
+Tokenizer require_tokenizer(const std::string& path, std::optional<std::int64_t> vocab_size,
+                            std::string_view instead) {
+  std::optional<Tokenizer> tokenizer = find_tokenizer(path, vocab_size);
   if (!tokenizer) {
-    throw make_error(ErrorCode::kIo, "{}: there is no tokenizer (tiktoken.model){}",
-                     folder.string(), instead);
+    throw make_error(ErrorCode::kIo, "{}: there is no tokenizer (tiktoken.model, tokenizer.json, or "
+                     "one within a GGUF file){}", path, instead);
   }
   return *tokenizer;
 }
@@ -68,7 +79,7 @@ Tokenizer require_tokenizer(const std::filesystem::path& folder,
 std::vector<std::int32_t> stop_ids(const Model& model, const std::optional<Tokenizer>& tokenizer) {
   if (tokenizer) return tokenizer->stop_ids();
   std::vector<std::int64_t> wide = model.config().eos_token_ids;
-  const auto generation = formats::load_generation_config(model_folder(model.path()));
+  const auto generation = generation_config(model.path());
   wide.insert(wide.end(), generation.eos_token_ids.begin(), generation.eos_token_ids.end());
   std::sort(wide.begin(), wide.end());
   wide.erase(std::unique(wide.begin(), wide.end()), wide.end());
@@ -79,8 +90,8 @@ std::vector<std::int32_t> stop_ids(const Model& model, const std::optional<Token
   return ids;
 }
 
-SamplingParams sampling_params(const Options& options, const std::filesystem::path& folder) {
-  const formats::GenerationConfig recommended = formats::load_generation_config(folder);
+SamplingParams sampling_params(const Options& options) {
+  const formats::GenerationConfig recommended = generation_config(options.model);
   SamplingParams params;
   params.temperature = recommended.temperature.value_or(params.temperature);
   if (recommended.do_sample && !*recommended.do_sample) params.temperature = 0;

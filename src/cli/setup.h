@@ -26,11 +26,12 @@ std::shared_ptr<const Model> load_model(const Options& options);
 
 SessionOptions session_options(const Options& options);
 
-/// The tokenizer of the folder. Nothing when the folder has none (no tiktoken.model).
-std::optional<Tokenizer> find_tokenizer(const std::filesystem::path& folder,
+/// The tokenizer of the model at `path`, a folder or a file: within a GGUF file, else in the folder.
+/// Nothing when there is none.
+std::optional<Tokenizer> find_tokenizer(const std::string& path,
                                         std::optional<std::int64_t> vocab_size = std::nullopt);
 /// The same; throws Error{kIo} when there is none. `instead` says what works without one.
-Tokenizer require_tokenizer(const std::filesystem::path& folder,
+Tokenizer require_tokenizer(const std::string& path,
                             std::optional<std::int64_t> vocab_size, std::string_view instead);
 
 /// Ids that end an answer: the tokenizer's, else those of config.json and generation_config.json.
@@ -38,7 +39,7 @@ std::vector<std::int32_t> stop_ids(const Model& model, const std::optional<Token
 
 /// generation_config.json where the model has one, then the flags. A random seed is drawn for
 /// --seed -1.
-SamplingParams sampling_params(const Options& options, const std::filesystem::path& folder);
+SamplingParams sampling_params(const Options& options);
 
 /// "state 2.1 MiB | peak memory 61.2 MiB"
 std::string memory_text(const Session& session);

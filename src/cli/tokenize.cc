@@ -8,7 +8,7 @@ namespace palimpsest::cli {
 
 int tokenize(const Options& options) {
   const std::string text = text_argument(options, "text");
-  const Tokenizer tokenizer = require_tokenizer(model_folder(options.model), std::nullopt, "");
+  const Tokenizer tokenizer = require_tokenizer(options.model, std::nullopt, "");
   const std::vector<TokenId> ids =
       tokenizer.encode(text, options.control ? EncodeMode::kControl : EncodeMode::kText);
   if (!options.json) {
