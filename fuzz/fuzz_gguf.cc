@@ -1,11 +1,13 @@
 // A whole GGUF file out of arbitrary bytes: refused with an Error, or safe to read to the last byte of every tensor and value, through every
-// accessor of the metadata.
+// accessor of the metadata. The metadata are also read as a model's configuration: refused, or one whose weights can be listed and named.
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "formats/gguf.h"
+#include "model/gguf/gguf_config.h"
+#include "model/gguf/gguf_names.h"
 
 namespace {
 
@@ -40,12 +42,22 @@ unsigned read_all(const GgufMetadata& metadata) {
   return sum;
 }
 
+void read_config(const GgufMetadata& metadata) {
+  const palimpsest::ModelConfig config = palimpsest::parse_gguf_config(metadata, {.has_output = true, .has_routed_norm = true, .has_latent_gate = true});
+  // The list of a valid config may be long; a few thousand weights say as much.
+  if (config.num_layers() * config.moe.num_experts >= 1000) return;
+  for (const palimpsest::WeightSpec& spec : palimpsest::gguf_weight_spec(config)) {
+    if (spec.parameters() <= 0 || palimpsest::gguf_name(config, spec).empty()) __builtin_trap();
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto header = parse_gguf(std::as_bytes(std::span(data, size)));
   if (!header) return 0;
   volatile unsigned sum = read_all(header->metadata);
+  allow_errors([&] { read_config(header->metadata); });
   for (const GgufTensor& tensor : header->tensors) {
     for (std::uint64_t i = 0; i < tensor.bytes; ++i) sum = sum + data[tensor.offset + i];
     const auto row_bytes = static_cast<std::uint64_t>(tensor.cols() / tensor.type->columns() * tensor.type->bytes());

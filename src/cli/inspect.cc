@@ -5,9 +5,9 @@
 #include "cli/commands.h"
 #include "cli/io.h"
 #include "cli/setup.h"
-#include "formats/checkpoint.h"
 #include "model/state_spec.h"
 #include "model/weight_spec.h"
+#include "model/weight_source.h"
 #include "model/weights_check.h"
 #include "report/numbers.h"
 #include "report/table.h"
@@ -22,29 +22,20 @@ struct Facts {
   Census census;
   std::size_t files = 0;
   std::uint64_t file_bytes = 0;
-  std::map<std::string, std::pair<std::int64_t, std::uint64_t>>
-      by_type;  ///< type as stored: tensors, bytes
+  std::map<std::string, WeightSource::Amount> by_type;  ///< as stored
   StateSpec state;
   std::int64_t kv_cache_per_token = 0;
 };
 
 Facts read_facts(const Options& options) {
-  const std::filesystem::path folder = model_folder(options.model);
+  const auto opened = open_model(options.model);
   Facts facts;
-  facts.config = load_model_config(folder.string());
-  const auto specs = weight_spec(facts.config);
-  const auto checkpoint = value_or_throw(formats::Checkpoint::open(options.model));
-  facts.parameters = count_parameters(facts.config, specs);
-  facts.census = value_or_throw(take_census(facts.config, specs, checkpoint), options.model);
-  facts.files = checkpoint.shards().size();
-  facts.file_bytes = checkpoint.file_bytes();
-  for (const formats::TensorEntry& entry : checkpoint.entries()) {
-    // Codes and scales of MXFP4 are bytes to the file format.
-    const bool mxfp4 = entry.name.ends_with("_packed") || entry.name.ends_with("_scale");
-    auto& [tensors, bytes] = facts.by_type[mxfp4 ? "MXFP4" : std::string(dtype_name(entry.dtype))];
-    ++tensors;
-    bytes += entry.bytes();
-  }
+  facts.config = *opened.config;
+  facts.parameters = count_parameters(facts.config, weight_spec(facts.config));
+  facts.census = value_or_throw(opened.source->census(), options.model);
+  facts.files = opened.source->file_count();
+  facts.file_bytes = opened.source->file_bytes();
+  facts.by_type = opened.source->stored_types();
   facts.state = state_spec(facts.config);
   facts.kv_cache_per_token = kv_cache_bytes_per_token(facts.config);
   return facts;
@@ -70,7 +61,7 @@ nlohmann::ordered_json to_json(const Facts& facts) {
                      {"unused", facts.census.vision_tensors},
                      {"unused_bytes", facts.census.vision_bytes}};
   for (const auto& [type, amount] : facts.by_type) {
-    json["dtypes"][type] = {{"tensors", amount.first}, {"bytes", amount.second}};
+    json["dtypes"][type] = {{"tensors", amount.tensors}, {"bytes", amount.bytes}};
   }
   json["files"] = {{"count", facts.files}, {"bytes", facts.file_bytes}};
   json["state"] = {{"bytes_per_sequence", facts.state.bytes_per_sequence()},
@@ -94,8 +85,8 @@ std::string tensors_text(const Facts& facts) {
   report::Table table(
       {{"type"}, {"tensors", Align::kRight}, {"bytes", Align::kRight}, {"", Align::kRight}});
   for (const auto& [type, amount] : facts.by_type) {
-    const auto bytes = static_cast<std::int64_t>(amount.second);
-    table.add_row({type, report::format_grouped(amount.first), report::format_grouped(bytes),
+    const auto bytes = static_cast<std::int64_t>(amount.bytes);
+    table.add_row({type, report::format_grouped(amount.tensors), report::format_grouped(bytes),
                    report::format_bytes(bytes)});
   }
   return table.to_string(2);

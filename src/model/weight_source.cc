@@ -44,6 +44,17 @@ class CheckpointSource final : public WeightSource {
     }
     return names;
   }
+  std::map<std::string, Amount> stored_types() const override {
+    std::map<std::string, Amount> types;
+    for (const formats::TensorEntry& entry : checkpoint_.entries()) {
+      // Codes and scales of MXFP4 are bytes to the file format.
+      auto& [tensors, bytes] = types[entry.dtype == DType::kU8 ? "MXFP4" : std::string(dtype_name(entry.dtype))];
+      ++tensors;
+      bytes += entry.bytes();
+    }
+    return types;
+  }
+  std::size_t file_count() const override { return checkpoint_.shards().size(); }
   std::uint64_t file_bytes() const override { return checkpoint_.file_bytes(); }
   std::int64_t owned_bytes() const override { return 0; }
   void will_need() const override {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,6 +33,13 @@ class WeightSource {
 
   /// Tensors that the text model does not use (a vision tower).
   virtual std::vector<std::string> unused() const = 0;
+  struct Amount {
+    std::int64_t tensors = 0;
+    std::uint64_t bytes = 0;
+  };
+  /// What the files hold, by the name of the type it is stored in ("BF16", "MXFP4", "Q4_K").
+  virtual std::map<std::string, Amount> stored_types() const = 0;
+  virtual std::size_t file_count() const = 0;
   virtual std::uint64_t file_bytes() const = 0;
   /// Bytes of copies made by find().
   virtual std::int64_t owned_bytes() const = 0;

@@ -33,7 +33,7 @@ bool fits_type(const WeightSpec& spec, const GgufTensor& tensor) {
   return tensor.type->dtype ? is_weight_dtype(*tensor.type->dtype) : is_matrix(spec);
 }
 
-/// One row of keys for every expert: gate_up stacks hold both halves.
+/// Some converters stack both halves of an expert's first step in one tensor.
 constexpr std::string_view kGateUp = "ffn_gate_up_exps.weight";
 
 }  // namespace
@@ -180,6 +180,16 @@ Result<Census> GgufSource::census() const {
   }
   if (!problems.empty()) return tl::make_unexpected(problems.error("the metadata"));
   return census;
+}
+
+std::map<std::string, WeightSource::Amount> GgufSource::stored_types() const {
+  std::map<std::string, Amount> types;
+  for (const GgufTensor& tensor : file_.tensors()) {
+    auto& [tensors, bytes] = types[std::string(tensor.type->name)];
+    ++tensors;
+    bytes += tensor.bytes;
+  }
+  return types;
 }
 
 void GgufSource::will_need() const {

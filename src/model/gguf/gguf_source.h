@@ -22,6 +22,8 @@ class GgufSource final : public WeightSource {
   Result<bool> check(const WeightSpec& spec) const override;
   Result<Census> census() const override;
   std::vector<std::string> unused() const override { return {}; }
+  std::map<std::string, Amount> stored_types() const override;
+  std::size_t file_count() const override { return file_.parts().size(); }
   std::uint64_t file_bytes() const override { return file_.file_bytes(); }
   std::int64_t owned_bytes() const override { return copies_.bytes(); }
   void will_need() const override;
