@@ -153,8 +153,29 @@ void WeightLoader::place(std::size_t index, bool check_experts) {
   }
 }
 
+/// Heads of k and v that several heads of q share are repeated, so that every head has a page of its own; a norm without weights gets ones.
+void WeightLoader::complete(PageMixerWeights& page) {
+  const PageMixerConfig& p = config_.page;
+  if (p.num_key_heads > 0 && p.num_key_heads < p.num_heads) {
+    const auto repeated = [&](const Matrix& stored, std::int64_t rows) {
+      std::vector<Run> runs;
+      for (std::int64_t head = 0; head < p.num_heads; ++head) runs.push_back({head / (p.num_heads / p.num_key_heads) * rows, rows});
+      return copies_.rows(stored, runs);
+    };
+    page.k_proj = repeated(page.k_proj, p.key_dim);
+    page.v_proj = repeated(page.v_proj, p.value_dim);
+  }
+  if (!p.output_norm_weight) {
+    auto& ones = vectors_.emplace_back(static_cast<std::size_t>(p.value_dim), 1.0f);
+    page.o_norm = Tensor::contiguous(ones.data(), DType::kF32, {p.value_dim});
+  }
+}
+
 void WeightLoader::finish() {
   if (config_.tie_word_embeddings) weights.lm_head = weights.embed_tokens;
+  for (LayerWeights& layer : weights.layers) {
+    if (auto* page = std::get_if<PageMixerWeights>(&layer.mixer)) complete(*page);
+  }
 }
 
 }  // namespace palimpsest

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "support/forward_runner.h"
 #include "support/golden.h"
@@ -56,6 +58,45 @@ TEST_P(FlaOptions, BatchMatesAndThreadsChangeNoBit) {
   const std::vector<std::vector<std::int32_t>> batch = {{3, 1, 2}, ids_};
   const auto got = together.pass(batch, slots);
   EXPECT_EQ(std::vector<float>(got.end() - static_cast<std::ptrdiff_t>(want.size()), got.end()), want);
+}
+
+/// What the config of a case becomes after one change, with its error.
+std::string refusal(const std::string& name, const std::string& key, const nlohmann::json& value) {
+  std::ifstream file(test::project_path("tests/golden/fla_options/" + name + "/config.json"));
+  nlohmann::json config = nlohmann::json::parse(file);
+  config[key] = value;
+  try {
+    parse_model_config(config.dump());
+    return "accepted";
+  } catch (const Error& error) {
+    return error.text();
+  }
+}
+
+TEST(FlaRefusals, NameTheKeyTheValueAndWhatIsKnown) {
+  using testing::AllOf;
+  using testing::HasSubstr;
+  EXPECT_THAT(refusal("linear_dpfp", "feature_map", "taylor"), AllOf(HasSubstr("feature_map: 'taylor'"), HasSubstr("t2r, hedgehog, dpfp")));
+  EXPECT_THAT(refusal("linear_t2r_sums", "tie_feature_map_qk", true), HasSubstr("tie_feature_map_qk: true is not supported"));
+  EXPECT_THAT(refusal("linear_grouped", "num_kv_heads", 3), HasSubstr("4 is not a multiple of num_kv_heads = 3"));
+  EXPECT_THAT(refusal("delta_elu_sum", "qk_norm", "max"), AllOf(HasSubstr("qk_norm: 'max'"), HasSubstr("l2, sum")));
+  EXPECT_THAT(refusal("delta_elu_sum", "conv_bias", true), HasSubstr("conv_bias: true is not supported"));
+  EXPECT_THAT(refusal("delta_no_beta", "allow_neg_eigval", true), HasSubstr("allow_neg_eigval: not supported without use_beta"));
+  EXPECT_THAT(refusal("kda_grouped", "num_v_heads", 5), HasSubstr("5 is not a multiple of num_heads = 2"));
+  EXPECT_THAT(refusal("kda_grouped", "attn", {{"layers", {1}}, {"num_heads", 2}}), HasSubstr("hybrids with softmax attention are not supported"));
+  EXPECT_EQ(refusal("kda_grouped", "num_v_heads", 2), "accepted");
+}
+
+TEST(FlaStates, AreAsLargeAsTheirPages) {
+  const auto page = [](const char* name) {
+    const auto model = Model::load(test::project_path(std::string("tests/golden/fla_options/") + name));
+    return state_spec(model->config(), DType::kF32).entries.at(0).shape;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(page("linear_normalized"), ElementsAre(2, 3, 4)) << "two values and the normaliser";
+  EXPECT_THAT(page("linear_hedgehog"), ElementsAre(2, 5, 8)) << "twice as many features as key channels";
+  EXPECT_THAT(page("linear_dpfp"), ElementsAre(2, 8, 32)) << "eight times";
+  EXPECT_THAT(page("kda_grouped"), ElementsAre(4, 8, 4)) << "a page for each value head";
 }
 
 }  // namespace
