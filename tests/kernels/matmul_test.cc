@@ -137,7 +137,7 @@ TEST_P(MatmulTest, TakesWeightsAtAnyAddressAndStridedRows) {
 
 TEST_P(MatmulTest, RowIsTheSameAloneAndInEveryBatch) {
   for (const auto format : test::kWeightFormats) {
-    for (const std::int64_t k : {64, 1056}) {
+    for (const std::int64_t k : {64, 320, 1056}) {  // one stream, some, as many as a tile has rows
       const std::int64_t n = 37, max_rows = 70;
       const TestWeight weight(format, n, k, 21), moved(format, n, k, 21, 13);
       const std::vector<float> x = test::random_normal(max_rows * k, 22);
