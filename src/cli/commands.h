@@ -14,5 +14,6 @@ int tokenize(const Options& options);
 int render(const Options& options);
 int pull(const Options& options);
 int lineage(const Options& options);
+int convert(const Options& options);
 
 }  // namespace palimpsest::cli

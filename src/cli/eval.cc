@@ -1,73 +1,24 @@
-#include <algorithm>
-#include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
-#include <numbers>
 
 #include "base/error.h"
 #include "cli/commands.h"
-#include "cli/interrupt.h"
+#include "cli/evaluate.h"
 #include "cli/io.h"
-#include "cli/setup.h"
 #include "report/numbers.h"
-#include "report/progress.h"
 
 namespace palimpsest::cli {
 namespace {
 
-constexpr std::int64_t kDefaultWindow = 4096;
-
-struct Score {
-  double nll_sum = 0;       ///< nats
-  std::int64_t scored = 0;  ///< ids with a prediction
-};
-
-/// -log softmax(logits)[target], in double precision.
-double negative_log_likelihood(const float* logits, std::int64_t vocab, std::int32_t target) {
-  const double largest = *std::max_element(logits, logits + vocab);
-  double sum = 0;
-  for (std::int64_t i = 0; i < vocab; ++i) sum += std::exp(logits[i] - largest);
-  return largest + std::log(sum) - logits[target];
-}
-
-/// Runs one window from an empty state and scores all its ids but the first.
-Score score_window(Session& session, std::span<const std::int32_t> ids,
-                   const Interruptible& interrupt) {
-  const std::int64_t vocab = session.model().config().vocab_size;
-  Score score;
-  session.reset();
-  session.score(ids, [&](std::int64_t first, std::int64_t rows, const float* logits) {
-    if (interrupt.cancelled()) throw Error(ErrorCode::kCancelled, "interrupted");
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const auto next = static_cast<std::size_t>(first + r + 1);
-      if (next == ids.size()) break;
-      score.nll_sum += negative_log_likelihood(logits + r * vocab, vocab, ids[next]);
-      ++score.scored;
-    }
-  });
-  return score;
-}
-
-struct Result {
-  std::int64_t tokens = 0, window = 0, windows = 0, bytes = 0;
-  Score score;
-  double seconds = 0;
-
-  double mean() const { return score.nll_sum / static_cast<double>(score.scored); }
-  /// The mean over the scored ids stands for all of them, since the bytes are those of all.
-  double bits_per_byte() const {
-    return mean() * static_cast<double>(tokens) / static_cast<double>(bytes) / std::numbers::ln2;
-  }
-};
-
-void print_result(const Result& result, bool json) {
+void print_result(const Evaluation& result, bool json) {
   if (json) {
     const nlohmann::ordered_json out = {{"tokens", result.tokens},
                                         {"window", result.window},
                                         {"windows", result.windows},
-                                        {"scored", result.score.scored},
-                                        {"nll_sum", result.score.nll_sum},
-                                        {"nll_mean", result.mean()},
-                                        {"perplexity", std::exp(result.mean())},
+                                        {"scored", result.scored},
+                                        {"nll_sum", result.nll_sum},
+                                        {"nll_mean", result.nats_per_token()},
+                                        {"perplexity", result.perplexity()},
                                         {"bits_per_byte", result.bits_per_byte()},
                                         {"bytes_covered", result.bytes},
                                         {"seconds", result.seconds}};
@@ -75,73 +26,19 @@ void print_result(const Result& result, bool json) {
     return;
   }
   print(fmt::format("nats per token  {:.4f}\nperplexity      {:.3f}\nbits per byte   {:.4f}\n",
-                    result.mean(), std::exp(result.mean()), result.bits_per_byte()));
-}
-
-/// The ids to score, cut to --tokens.
-std::vector<std::int32_t> text_ids(const Options& options, const Tokenizer& tokenizer,
-                                   std::string_view text) {
-  std::vector<std::int32_t> ids = tokenizer.encode(text);
-  if (options.tokens) {
-    if (*options.tokens > static_cast<std::int64_t>(ids.size())) {
-      throw make_error(ErrorCode::kInvalidRequest, "--tokens is {}, but the text has {} tokens",
-                       *options.tokens, ids.size());
-    }
-    ids.resize(static_cast<std::size_t>(*options.tokens));
-  }
-  if (ids.size() < 2) {
-    throw make_error(ErrorCode::kInvalidRequest,
-                     "the text has {} token(s), scoring needs at least 2", ids.size());
-  }
-  return ids;
+                    result.nats_per_token(), result.perplexity(), result.bits_per_byte()));
 }
 
 }  // namespace
 
 int eval(const Options& options) {
-  const std::string text = text_argument(options, "text");
-  const std::shared_ptr<const Model> model = load_model(options);
-  const Tokenizer tokenizer =
-      require_tokenizer(model_folder(options.model), model->config().vocab_size, "");
-  const std::vector<std::int32_t> ids = text_ids(options, tokenizer, text);
-
-  Result result;
-  result.tokens = static_cast<std::int64_t>(ids.size());
-  result.bytes = static_cast<std::int64_t>(tokenizer.decode(ids).size());
-  result.window = options.ctx_size > 0
-                      ? options.ctx_size
-                      : std::min(kDefaultWindow, model->config().max_position_embeddings);
-  const std::int64_t room = result.window - (options.bos ? 1 : 0);  // ids of the text in a window
-  if (result.window < 2)
-    throw make_error(ErrorCode::kUsage, "a window of {} has nothing to score", result.window);
-  if (options.bos && !tokenizer.bos())
-    throw make_error(ErrorCode::kUnsupported, "--bos: this model has no [BOS]");
-
-  SessionOptions session_choice = session_options(options);
-  session_choice.context = result.window;
-  Session session(model, session_choice);
-  Interruptible interrupt;
-  report::ProgressBar bar({.title = "scoring"}, stderr, report::inspect_terminal(stderr));
-  const auto start = std::chrono::steady_clock::now();
-  std::vector<std::int32_t> window;
-  for (std::int64_t begin = 0; begin < result.tokens; begin += room, ++result.windows) {
-    const std::int64_t end = std::min(begin + room, result.tokens);
-    window.clear();
-    if (options.bos) window.push_back(*tokenizer.bos());
-    window.insert(window.end(), ids.begin() + begin, ids.begin() + end);
-    const Score score = score_window(session, window, interrupt);
-    result.score.nll_sum += score.nll_sum;
-    result.score.scored += score.scored;
-    bar.update(end, result.tokens);
-  }
-  bar.finish();
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const Evaluation result = evaluate(options, options.model, text_argument(options, "text"));
   print_result(result, options.json);
   std::fprintf(stderr, "%s\n",
                fmt::format("{} tokens in {} windows of {}, {} scored, {} tokens/s | {}",
                            report::format_grouped(result.tokens), result.windows, result.window,
-                           report::format_grouped(result.score.scored),
-                           report::format_rate(result.tokens, result.seconds), memory_text(session))
+                           report::format_grouped(result.scored),
+                           report::format_rate(result.tokens, result.seconds), result.memory)
                    .c_str());
   return 0;
 }

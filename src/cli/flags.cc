@@ -13,10 +13,11 @@ namespace {
 
 using enum Command;
 const std::vector<Command> kWithModel = {kRun,  kRecall,   kInspect, kLogits,
-                                         kEval, kTokenize, kRender};
-const std::vector<Command> kAll = {kRun,      kRecall, kInspect, kLogits, kEval,
-                                   kTokenize, kRender, kPull,    kLineage};
+                                         kEval, kTokenize, kRender,  kConvert};
+const std::vector<Command> kAll = {kRun,      kRecall, kInspect, kLogits,  kEval,
+                                   kTokenize, kRender, kPull,    kLineage, kConvert};
 const std::vector<Command> kForward = {kRun, kRecall, kLogits, kEval};  // those that run the model
+const std::vector<Command> kThreaded = {kRun, kRecall, kLogits, kEval, kConvert};
 const std::vector<Command> kSampling = {kRun};
 constexpr double kInt32Max = 2147483647;
 
@@ -67,6 +68,50 @@ const std::vector<Flag> kFlags = {
      .help = "safetensors file to write",
      .commands = {kLogits},
      .required = true},
+    {.names = {"-o", "--output"},
+     .value = "FOLDER",
+     .target = &Options::output,
+     .help = "model folder to make (a file with --to gguf); FOLDER.partial until it is whole, which "
+             "the same command resumes",
+     .commands = {kConvert},
+     .required = true},
+    {.names = {"--weights"},
+     .value = "FORM",
+     .target = &Options::weights,
+     .help = "store weight matrices as bf16, f16, q8 (8-bit integers, one BF16 scale per 32) or "
+             "mxfp4 (4 bits, one scale per 32); delicate matrices stay at 16 bits",
+     .default_text = "as they are",
+     .choices = {"bf16", "f16", "q8", "mxfp4"},
+     .commands = {kConvert}},
+    {.names = {"--experts"},
+     .value = "FORM",
+     .target = &Options::experts,
+     .help = "the same for the routed experts alone",
+     .default_text = "what --weights says",
+     .choices = {"bf16", "f16", "q8", "mxfp4"},
+     .commands = {kConvert}},
+    {.names = {"--to"},
+     .value = "FORMAT",
+     .target = &Options::to,
+     .help = "gguf: write one .gguf file instead of a folder",
+     .default_text = "safetensors",
+     .choices = {"safetensors", "gguf"},
+     .commands = {kConvert}},
+    {.names = {"--shard-size"},
+     .value = "SIZE",
+     .target = &Options::shard_size,
+     .help = "most bytes of a file: 500MB, 4GiB",
+     .default_text = "4GiB",
+     .commands = {kConvert}},
+    {.names = {"--eval"},
+     .value = "FILE",
+     .target = &Options::eval_file,
+     .help = "print the perplexity of this text before and after",
+     .commands = {kConvert}},
+    {.names = {"--force"},
+     .target = &Options::force,
+     .help = "replace what is there if it is a model folder (a .gguf file)",
+     .commands = {kConvert}},
     {.names = {"--hidden"},
      .target = &Options::hidden,
      .help = "also write the hidden states of every layer",
@@ -83,20 +128,21 @@ const std::vector<Flag> kFlags = {
     {.names = {"-c", "--ctx-size", "--ctx"},
      .value = "N",
      .target = &Options::ctx_size,
-     .help = "tokens of context (eval: of one window)",
-     .default_text = "what the model and the memory allow; eval: 4096",
+     .help = "tokens of context (eval, convert: of one window)",
+     .default_text = "what the model and the memory allow; eval, convert: 4096",
      .min = 0,
      .max = kInt32Max,
-     .commands = {kRun, kEval}},
+     .commands = {kRun, kEval, kConvert}},
     {.names = {"--tokens"},
      .value = "N",
      .target = &Options::tokens,
      .help =
-         "eval: score the first N tokens of the text; recall: read about N tokens before asking",
-     .default_text = "eval: all; recall: 4000",
+         "eval, convert: score the first N tokens of the text; recall: read about N tokens before "
+         "asking",
+     .default_text = "eval, convert: all; recall: 4000",
      .min = 2,
      .max = kInt32Max,
-     .commands = {kRecall, kEval}},
+     .commands = {kRecall, kEval, kConvert}},
     {.names = {"--bos"},
      .target = &Options::bos,
      .help = "start every window with the model's [BOS], so that every id of the text is scored",
@@ -195,7 +241,7 @@ const std::vector<Flag> kFlags = {
      .default_text = "0",
      .min = 0,
      .max = 1024,
-     .commands = kForward},
+     .commands = kThreaded},
     {.names = {"--cache-type"},
      .value = "TYPE",
      .target = &Options::cache_type,
@@ -296,6 +342,11 @@ constexpr CommandInfo kCommandTable[] = {
      "palimpsest lineage\n"
      "palimpsest lineage --svg lineage.svg\n"
      "palimpsest lineage --width 64 --pairs 512 --json"},
+    {kConvert, "convert", "write a model in another form: BF16, F16, 8 or 4 bits",
+     "palimpsest convert -m models/demo -o demo-q8 --weights q8\n"
+     "palimpsest convert -m models/demo -o demo-mxfp4 --weights mxfp4 --eval models/demo/filler.txt\n"
+     "palimpsest convert -m kimi-linear -o kimi-linear-mx --experts mxfp4 --shard-size 8GiB\n"
+     "palimpsest convert -m models/demo -o demo.gguf --to gguf --weights q8"},
 };
 
 /// "from 0 to 1", or "at least 1" where the upper end is only there to bound memory.

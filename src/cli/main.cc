@@ -35,6 +35,8 @@ int dispatch(const Options& options) {
       return pull(options);
     case Command::kLineage:
       return lineage(options);
+    case Command::kConvert:
+      return convert(options);
   }
   return 1;
 }

@@ -7,8 +7,8 @@
 
 namespace palimpsest::cli {
 
-enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage };
-inline constexpr int kCommands = 9;
+enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage, kConvert };
+inline constexpr int kCommands = 10;
 
 /// What the command line asked for. Optional members were not given; then a command, or the model's
 /// own generation_config.json, decides.
@@ -18,6 +18,8 @@ struct Options {
   std::string model;  ///< of pull: OWNER/NAME[@REV]
   std::vector<std::string> include;
   std::optional<std::string> prompt, file, system, ids, ids_file, tools, output, svg;
+  std::optional<std::string> weights, experts, eval_file;
+  std::string shard_size = "4GiB", to = "safetensors";
   std::int64_t predict = -1;  ///< -1: until the model stops
   std::int64_t ctx_size = 0;  ///< 0: what the model and the memory allow
   std::int64_t ubatch = 512;
@@ -32,7 +34,7 @@ struct Options {
   std::optional<std::string> reasoning_effort;
 
   bool raw = false, ignore_eos = false, show_thinking = false, print_ids = false, json = false;
-  bool hidden = false, bos = false, control = false, render_ids = false, verbose = false, dry_run = false;
+  bool hidden = false, bos = false, control = false, render_ids = false, verbose = false, dry_run = false, force = false;
 };
 
 }  // namespace palimpsest::cli

@@ -121,6 +121,9 @@ void write_companions(const Source& source, const Plan& plan, const std::string&
 }
 
 Report convert(const Options& options) {
+  if (options.input.extension() == ".gguf") {
+    throw make_error(ErrorCode::kUnsupported, "'{}': only model folders and .safetensors files can be converted", options.input.string());
+  }
   const Source source(options.input);
   check_output(source.folder, options.output, options.force);
   const Plan plan = plan_conversion(source.config, source.specs, source.checkpoint, options);

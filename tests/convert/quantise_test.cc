@@ -199,7 +199,7 @@ TEST(Quantise, ZerosAndTheEndsOfTheRange) {
   EXPECT_EQ(decoded(int8(zeros)), Group{});
   for (const float magnitude : {FLT_MAX, FLT_MIN, FLT_TRUE_MIN, 200 * FLT_TRUE_MIN}) {
     Group x{};
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = magnitude * (static_cast<float>(i) - 15.5f) / 15.5f;
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = magnitude * ((static_cast<float>(i) - 15.5f) / 15.5f);
     for (const float value : decoded(mxfp4(x))) EXPECT_LE(std::abs(value), magnitude * 1.34);
     for (const float value : decoded(int8(x))) EXPECT_TRUE(std::isfinite(value));
   }

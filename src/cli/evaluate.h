@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <string>
+#include <string_view>
+
+#include "cli/options.h"
+
+namespace palimpsest::cli {
+
+/// How well a model predicts a text.
+struct Evaluation {
+  std::int64_t tokens = 0, window = 0, windows = 0, bytes = 0;
+  double nll_sum = 0;       ///< nats
+  std::int64_t scored = 0;  ///< ids with a prediction
+  double seconds = 0;
+  std::string memory;  ///< memory_text() of the session
+
+  double nats_per_token() const { return nll_sum / static_cast<double>(scored); }
+  double perplexity() const { return std::exp(nats_per_token()); }
+  /// The mean over the scored ids stands for all of them, since the bytes are those of all.
+  double bits_per_byte() const {
+    return nats_per_token() * static_cast<double>(tokens) / static_cast<double>(bytes) /
+           std::numbers::ln2;
+  }
+};
+
+/// Loads options.model and scores the text, cut up by the tokenizer of the model at `tokenizer` and
+/// to options.tokens, in windows of options.ctx_size tokens, each from an empty state; a progress bar on a terminal. Throws Error: kInvalidRequest
+/// for a text too short, kUsage for a window of less than 2, kIo without a tokenizer, kCancelled.
+Evaluation evaluate(const Options& options, const std::string& tokenizer, std::string_view text);
+
+}  // namespace palimpsest::cli
