@@ -1,0 +1,57 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "support/child.h"
+#include "support/shared_data.h"
+#include "support/temp_folder.h"
+
+namespace palimpsest {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+test::ChildResult convert(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"convert", "-m", test::project_path("models/demo").string()});
+  return test::run_child(PALIMPSEST_BINARY, arguments);
+}
+
+TEST(ConvertCommand, WrongUseIsExitCode2) {
+  const test::TempFolder folder;
+  const std::string out = folder / "out";
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {},
+           {"-o", out, "--weights", "q5"},
+           {"-o", out, "--experts", "none"},
+           {"-o", out, "--to", "onnx"},
+           {"-o", out, "--shard-size", "0"},
+           {"-o", out, "--shard-size", "4 apples"},
+           {"-o", out, "--shard-size", "99999999999999999999GiB"},
+           {"-o", folder.path().string()},
+           {"-o", test::project_path("models/demo").string(), "--force"}}) {
+    const test::ChildResult result = convert(arguments);
+    EXPECT_EQ(result.exit_code, 2) << testing::PrintToString(arguments) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(ConvertCommand, PrintsErrorsOfEachRoleAndPerplexityBeforeAndAfter) {
+  const test::TempFolder folder;
+  const std::string filler = test::project_path("models/demo/filler.txt").string();
+  const test::ChildResult result =
+      convert({"-o", folder / "out", "--weights", "q8", "--shard-size", "8MiB", "--eval", filler, "--tokens", "600"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("max error"), HasSubstr("self_attn.kv_b_proj"), HasSubstr("perplexity"), HasSubstr("ratio")));
+  const test::ChildResult run = test::run_child(
+      PALIMPSEST_BINARY, {"run", "-m", folder / "out", "--raw", "-p", "It was a dark night, and", "-n", "8", "--temp", "0"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const test::ChildResult again = convert({"-o", folder / "out", "--weights", "q8"});
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.err, HasSubstr("--force"));
+}
+
+}  // namespace
+}  // namespace palimpsest
