@@ -21,7 +21,6 @@ enum class Family : std::uint8_t {
   kKda,
   kQwen3Next,
   kQwen3_5,
-  kQwen3_5Moe,
 };
 
 /// What mixes tokens along the sequence: a page of fixed size, or a list that grows (latent and softmax attention).

@@ -50,7 +50,6 @@ std::string_view family_name(Family family) noexcept {
     case Family::kKda: return "kda";
     case Family::kQwen3Next: return "qwen3_next";
     case Family::kQwen3_5: return "qwen3_5";
-    case Family::kQwen3_5Moe: return "qwen3_5_moe";
   }
   return "?";
 }

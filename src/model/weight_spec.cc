@@ -169,7 +169,7 @@ constexpr OtherName kQwenNames[] = {
 };
 
 bool is_qwen(Family family) {
-  return family == Family::kQwen3Next || family == Family::kQwen3_5 || family == Family::kQwen3_5Moe;
+  return family == Family::kQwen3Next || family == Family::kQwen3_5;
 }
 bool is_fla(Family family) {
   return family == Family::kLinearAttention || family == Family::kDeltaNet || family == Family::kGatedDeltaNet || family == Family::kKda;

@@ -14,7 +14,7 @@ struct NamedReader {
 constexpr NamedReader kReaders[] = {
     {"gpt2", read_gpt2},         {"llama", read_llama},   {"linear_attn", read_fla},      {"delta_net", read_fla},
     {"gated_deltanet", read_fla}, {"kda", read_fla},      {"qwen3_next", read_qwen},      {"qwen3_5", read_qwen},
-    {"qwen3_5_text", read_qwen}, {"qwen3_5_moe", read_qwen}, {"qwen3_5_moe_text", read_qwen},
+    {"qwen3_5_text", read_qwen},
 };
 
 }  // namespace

@@ -74,10 +74,9 @@ std::vector<LayerSpec> read_layers(const JsonObject& text, bool has_experts) {
 }  // namespace
 
 ModelConfig read_qwen(const JsonObject& root, const JsonObject& text) {
-  const std::string type = text.string("model_type");
-  const bool has_experts = type == "qwen3_next" || type.starts_with("qwen3_5_moe");
+  const bool has_experts = text.string("model_type") == "qwen3_next";
   ModelConfig config;
-  config.family = type == "qwen3_next" ? Family::kQwen3Next : has_experts ? Family::kQwen3_5Moe : Family::kQwen3_5;
+  config.family = has_experts ? Family::kQwen3Next : Family::kQwen3_5;
   // The published Qwen3.5 checkpoints are vision-language models: text under model.language_model.
   config.weight_prefix = root.find_object("text_config") ? "model.language_model." : "model.";
   config.has_vision = root.find_object("vision_config").has_value();

@@ -76,7 +76,8 @@ void add_tiktoken(formats::GgufPairs& pairs, const ModelConfig& config, const st
   Tokens tokens(config.vocab_size);
   for (std::int32_t rank = 0; rank < vocabulary.size(); ++rank) tokens.set(rank, printable_bytes(vocabulary.token(rank)), kNormal);
   for (std::int64_t id = vocabulary.size(); id < config.vocab_size; ++id) tokens.set(id, fmt::format("<|reserved_token_{}|>", id), kControl);
-  tokens.set(extras.added);
+  // Behind the ranks all are control tokens, also those that Hugging Face's file calls not special.
+  for (const auto& token : extras.added) tokens.set(token.id, token.text, kControl);
   add_lists(pairs, "kimi-k2", tokens, merges_of_ranks(vocabulary));
 }
 
