@@ -101,6 +101,8 @@ struct Prepare {
     x[2] = __uint_as_float(raw.y << 16), x[3] = __uint_as_float(raw.y & 0xffff0000u);
   }
 
+  __device__ bool valid(int r) const { return 8 * warp + r >= rows.begin && 8 * warp + r < rows.end; }
+
   __device__ void load() {
     const DeltaInputs& in = a.in;
     const bool per_channel = in.gate != DeltaGate::kNone && in.f.rank == 3;
@@ -112,25 +114,27 @@ struct Prepare {
       decay[j] = Log2Decay<kBounded>::make(in, raw ? static_cast<const float*>(in.a_log.data)[head] : 0,
                                  raw ? static_cast<const float*>(in.dt_bias.data)[per_channel ? head * kChunkWidth + 4 * lane + j : head] : 0);
     }
+    // All loads before the first use: one latency instead of eight.
+    const std::int64_t first = rows.row + 8 * warp;
+    uint2 f[8];
+    float scalar[8];
 #pragma unroll
     for (int r = 0; r < 8; ++r) {
-      const int position = 8 * warp + r;
-      const std::int64_t row = rows.row + position;
-      const bool valid = position >= rows.begin && position < rows.end;
-      uint2 f = {};
-      q[r] = k[r] = {};
-      float scalar = 0;
-      if (valid) {
-        q[r] = fetch(in.q, row, key_head, lane);
-        k[r] = fetch(in.k, row, key_head, lane);
-        if (per_channel) f = fetch(in.f, row, head, lane);
-        else if (in.gate != DeltaGate::kNone) scalar = load_input(in.f, row * in.f.strides[0] + head * in.f.strides[1]);
-      }
+      q[r] = k[r] = f[r] = {};
+      scalar[r] = 0;
+      if (!valid(r)) continue;
+      q[r] = fetch(in.q, first + r, key_head, lane);
+      k[r] = fetch(in.k, first + r, key_head, lane);
+      if (per_channel) f[r] = fetch(in.f, first + r, head, lane);
+      else if (in.gate != DeltaGate::kNone) scalar[r] = load_input(in.f, (first + r) * in.f.strides[0] + head * in.f.strides[1]);
+    }
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
       float x[4];
-      unpack(f, x);
+      unpack(f[r], x);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        if (valid) sum[j] += decay[j](per_channel ? x[j] : scalar);
+        if (valid(r)) sum[j] += decay[j](per_channel ? x[j] : scalar[r]);
         g[r][j] = sum[j];
       }
     }
@@ -472,13 +476,11 @@ struct Prepare {
 
   /// v takes the place of q16.
   __device__ void load_values() const {
+    uint2 v[8];
 #pragma unroll
-    for (int r = 0; r < 8; ++r) {
-      const int position = 8 * warp + r;
-      uint2 v = {};
-      if (position >= rows.begin && position < rows.end) v = fetch(a.in.v, rows.row + position, head, lane);
-      *reinterpret_cast<uint2*>(m.q16[position] + 4 * lane) = v;
-    }
+    for (int r = 0; r < 8; ++r) v[r] = valid(r) ? fetch(a.in.v, rows.row + 8 * warp + r, head, lane) : uint2{};
+#pragma unroll
+    for (int r = 0; r < 8; ++r) *reinterpret_cast<uint2*>(m.q16[8 * warp + r] + 4 * lane) = v[r];
   }
 
   __device__ void clear_scores() const {
