@@ -1,5 +1,5 @@
-// What a model writes in tags, out of arbitrary bytes: valid UTF-8, arguments that are JSON objects,
-// and the same message whether events are taken one id at a time or all at once.
+// What a model writes in tags, out of arbitrary bytes: valid UTF-8, arguments that are JSON
+// objects, and the same message whether events are taken one id at a time or all at once.
 //
 // Byte 0 chooses the style: bits 0 and 1 the form of calls, bit 2 thinking, bit 3 a prompt that
 // ends inside it, bit 4 tags that are tokens or letters. Bytes 0x01..0x07 are the control tokens,
@@ -21,7 +21,9 @@ using namespace palimpsest;
 std::vector<TokenId> ids_of(const std::uint8_t* data, std::size_t size) {
   std::vector<TokenId> ids;
   for (std::size_t i = 0; i < size; ++i) {
-    ids.push_back(data[i] == 0x0f ? 100'000 : data[i] >= 1 && data[i] <= 7 ? 255 + data[i] : data[i]);
+    ids.push_back(data[i] == 0x0f                ? 100'000
+                  : data[i] >= 1 && data[i] <= 7 ? 255 + data[i]
+                                                 : data[i]);
   }
   return ids;
 }
@@ -33,7 +35,8 @@ void require(bool holds) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Tokenizer tokens = fuzz::qwen_byte_tokenizer(), letters = fuzz::byte_tokenizer({"x"});
+  static const Tokenizer tokens = fuzz::qwen_byte_tokenizer(),
+                         letters = fuzz::byte_tokenizer({"x"});
   if (size == 0) return 0;
   const text::AnswerStyle style = {(data[0] & 4) != 0, (data[0] & 8) != 0,
                                    static_cast<text::AnswerStyle::Calls>(data[0] % 4 % 3)};

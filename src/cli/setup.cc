@@ -14,7 +14,9 @@
 namespace palimpsest::cli {
 namespace {
 
-bool is_gguf(const std::filesystem::path& path) { return path.extension() == ".gguf"; }
+bool is_gguf(const std::filesystem::path& path) {
+  return path.extension() == ".gguf";
+}
 
 /// A GGUF file has no place for one.
 formats::GenerationConfig generation_config(const std::string& path) {
@@ -61,7 +63,8 @@ SessionOptions session_options(const Options& options) {
 
 std::optional<Tokenizer> find_tokenizer(const std::string& path,
                                         std::optional<std::int64_t> vocab_size) {
-  const std::filesystem::path place = is_gguf(path) ? std::filesystem::path(path) : model_folder(path);
+  const std::filesystem::path place =
+      is_gguf(path) ? std::filesystem::path(path) : model_folder(path);
   if (!Tokenizer::available(place)) return std::nullopt;
   return Tokenizer::load(place, vocab_size);
 }
@@ -70,8 +73,10 @@ Tokenizer require_tokenizer(const std::string& path, std::optional<std::int64_t>
                             std::string_view instead) {
   std::optional<Tokenizer> tokenizer = find_tokenizer(path, vocab_size);
   if (!tokenizer) {
-    throw make_error(ErrorCode::kIo, "{}: there is no tokenizer (tiktoken.model, tokenizer.json, or "
-                     "one within a GGUF file){}", path, instead);
+    throw make_error(ErrorCode::kIo,
+                     "{}: there is no tokenizer (tiktoken.model, tokenizer.json, or "
+                     "one within a GGUF file){}",
+                     path, instead);
   }
   return *tokenizer;
 }

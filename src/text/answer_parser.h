@@ -56,10 +56,10 @@ class AnswerParser final : public MarkerParser {
   std::optional<TokenId> python_tag_;
   std::vector<TokenId> turn_tokens_;  ///< those that begin another message
   Channel channel_;
-  bool at_front_;         ///< line ends here are the format's
-  std::string pending_;   ///< may be the beginning of a tag
-  std::string held_;      ///< line ends that may turn out to be the format's
-  std::string body_;      ///< of a call, or an answer that may be one
+  bool at_front_;        ///< line ends here are the format's
+  std::string pending_;  ///< may be the beginning of a tag
+  std::string held_;     ///< line ends that may turn out to be the format's
+  std::string body_;     ///< of a call, or an answer that may be one
 };
 
 /// The tools of `conversation`, its messages' included.

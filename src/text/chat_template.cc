@@ -58,9 +58,8 @@ Json arguments_of(const ToolCall& call) {
 
 Json content_of(const ChatMessage& message) {
   const bool has_images =
-      std::any_of(message.content.begin(), message.content.end(), [](const ContentPart& part) {
-        return part.kind == ContentPart::Kind::kImage;
-      });
+      std::any_of(message.content.begin(), message.content.end(),
+                  [](const ContentPart& part) { return part.kind == ContentPart::Kind::kImage; });
   if (!has_images) return text_of(message);
   Json parts = Json::array();
   for (const ContentPart& part : message.content) {

@@ -30,7 +30,8 @@ std::optional<ChatTemplateSource> read_chat_template(const std::filesystem::path
 /// What a template sees of a chat: messages, tools (null: none), add_generation_prompt, bos_token,
 /// eos_token; enable_thinking and thinking where thinking is off or was asked for, and then also
 /// reasoning_effort. Arguments that came as the source of a JSON object are objects.
-nlohmann::ordered_json template_context(const Conversation& conversation, const Tokenizer& tokenizer);
+nlohmann::ordered_json template_context(const Conversation& conversation,
+                                        const Tokenizer& tokenizer);
 
 /// The strings of a template_context that no user wrote: roles and names of tokens. Views into it.
 std::vector<std::string_view> own_strings(const nlohmann::ordered_json& context);

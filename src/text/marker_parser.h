@@ -35,9 +35,7 @@ class MarkerParser : public ChatParser {
 
  protected:
   MarkerParser(Tokenizer tokenizer, std::vector<std::string> declared_tools)
-      : tokenizer_(tokenizer),
-        writer_(std::move(declared_tools)),
-        decoder_(std::move(tokenizer)) {}
+      : tokenizer_(tokenizer), writer_(std::move(declared_tools)), decoder_(std::move(tokenizer)) {}
 
   /// Valid UTF-8; may be empty.
   virtual void on_text(std::string_view text) = 0;

@@ -113,7 +113,8 @@ std::vector<Conversation> probes() {
   Conversation quiet = plain;
   quiet.options.set_reasoning_effort("off");
   Conversation tools = history;
-  tools.tools = {{"f", R"({"type":"function","function":{"name":"f","parameters":{"a":[1,2.5]}}})"}};
+  tools.tools = {
+      {"f", R"({"type":"function","function":{"name":"f","parameters":{"a":[1,2.5]}}})"}};
   ChatMessage call = ChatMessage::of(Role::kAssistant, "");
   call.tool_calls = {{"", "f", {ToolArguments::Form::kObject, R"({"a":"x","b":[true,null]})"}}};
   tools.messages.push_back(call);
@@ -154,8 +155,8 @@ std::vector<std::unique_ptr<const ChatFormat>> native_formats(const Tokenizer& t
                        [&](const char* name) { return tokenizer.control(name).has_value(); });
   };
   if (has({"<|im_start|>", "<|im_end|>"})) {
-    for (const auto dialect : {QwenDialect::kQwen35, QwenDialect::kQwen3, QwenDialect::kQwen25,
-                               QwenDialect::kChatMl}) {
+    for (const auto dialect :
+         {QwenDialect::kQwen35, QwenDialect::kQwen3, QwenDialect::kQwen25, QwenDialect::kChatMl}) {
       formats.push_back(make_qwen_format(tokenizer, dialect));
     }
   }

@@ -89,7 +89,8 @@ bool write_function_call(std::string_view source, std::span<const ToolDefinition
   const std::string_view name = trimmed(rest.substr(kFunction.size(), name_end - kFunction.size()));
   if (name.empty()) return false;
   rest = trimmed(rest.substr(name_end + 1));
-  if (rest.ends_with(kFunctionEnd)) rest = trimmed(rest.substr(0, rest.size() - kFunctionEnd.size()));
+  if (rest.ends_with(kFunctionEnd))
+    rest = trimmed(rest.substr(0, rest.size() - kFunctionEnd.size()));
   writer.begin_call(name);
   while (rest.starts_with(kParameter)) {
     const std::size_t key_end = rest.find('>');

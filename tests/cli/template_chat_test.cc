@@ -38,8 +38,10 @@ class TemplateChat : public ::testing::Test {
     int id = 3840;
     for (const char* name : {"[BOS]", "[EOS]", "[PAD]", "<|im_start|>", "<|im_end|>"})
       added[std::to_string(id++)] = {{"content", name}};
-    config_ = {{"tokenizer_class", "TikTokenTokenizer"}, {"bos_token", "[BOS]"},
-               {"eos_token", "<|im_end|>"},              {"pad_token", "[PAD]"},
+    config_ = {{"tokenizer_class", "TikTokenTokenizer"},
+               {"bos_token", "[BOS]"},
+               {"eos_token", "<|im_end|>"},
+               {"pad_token", "[PAD]"},
                {"added_tokens_decoder", added}};
   }
   ChildResult call(const std::string& chat_template, std::vector<std::string> arguments,
@@ -59,8 +61,7 @@ const std::vector<std::string> kRun = {"run", "--temp", "0", "-n", "6"};
 
 TEST_F(TemplateChat, LaterTurnsComputeOnlyWhatIsNew) {
   // One id: the demo would go on with markers of its own format, which make no history of this one.
-  const ChildResult result =
-      call(kChatMl, {"run", "--temp", "0", "-n", "1"}, "Hello\nAnd now?\n");
+  const ChildResult result = call(kChatMl, {"run", "--temp", "0", "-n", "1"}, "Hello\nAnd now?\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr(" kept, "), Not(HasSubstr("recomputed"))));
 }
@@ -75,10 +76,10 @@ TEST_F(TemplateChat, AHistoryThatReadsDifferentlySaysRecomputed) {
 }
 
 TEST_F(TemplateChat, BrokenUnsupportedAndMissingTemplatesLeaveRaw) {
-  for (const auto& [source, reason] : std::vector<std::pair<std::string, std::string>>{
-           {"", "the model has no chat template"},
-           {"{% for %}", "line 1"},
-           {"{% include 'x' %}", "include"}}) {
+  for (const auto& [source, reason] :
+       std::vector<std::pair<std::string, std::string>>{{"", "the model has no chat template"},
+                                                        {"{% for %}", "line 1"},
+                                                        {"{% include 'x' %}", "include"}}) {
     const ChildResult chat = call(source, {"run", "-p", "Hello"});
     EXPECT_EQ(chat.exit_code, 1);
     EXPECT_THAT(chat.err, AllOf(HasSubstr(reason), HasSubstr("--raw")));
@@ -94,8 +95,7 @@ TEST_F(TemplateChat, RenderShowsThePromptAndItsIds) {
   for (const std::string front : {"", "x"}) {
     EXPECT_EQ(call(front + kChatMl, {"render", "-f", file}).out,
               front + "<|im_start|>user\na<|im_end|><|im_end|>\n<|im_start|>assistant\n");
-    const std::string ids =
-        "," + call(front + kChatMl, {"render", "-f", file, "--ids"}).out + ",";
+    const std::string ids = "," + call(front + kChatMl, {"render", "-f", file, "--ids"}).out + ",";
     EXPECT_EQ(ids.find(",3844,"), ids.rfind(",3844,")) << "one <|im_end|>: the template's";
     EXPECT_NE(ids.find(",3844,"), std::string::npos) << ids;
   }

@@ -12,9 +12,9 @@ namespace {
 using ::testing::HasSubstr;
 
 std::vector<std::string> chat_with_demo(std::vector<std::string> more) {
-  std::vector<std::string> arguments = {
-      "run", "-m", test::project_path("models/demo").string(), "--temp", "0",
-      "--reasoning-effort", "off"};
+  std::vector<std::string> arguments = {"run",    "-m", test::project_path("models/demo").string(),
+                                        "--temp", "0",  "--reasoning-effort",
+                                        "off"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }

@@ -68,25 +68,28 @@ TEST(AnswerParser, ThinkingAndContent) {
 }
 
 TEST(AnswerParser, HermesCalls) {
-  EXPECT_EQ(parse("ok\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"<x>\", \"n\": 1.50}}\n"
-                  "</tool_call>\n<tool_call>\n{\"name\":\"g\",\"arguments\":\"{\\\"a\\\":1}\"}\n"
-                  "</tool_call><|im_end|>"),
-            message("", "ok",
-                    {{"functions.f:0", "f", R"({"s": "<x>", "n": 1.50})"},
-                     {"functions.g:1", "g", R"({"a":1})"}}));
+  EXPECT_EQ(
+      parse("ok\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"<x>\", \"n\": 1.50}}\n"
+            "</tool_call>\n<tool_call>\n{\"name\":\"g\",\"arguments\":\"{\\\"a\\\":1}\"}\n"
+            "</tool_call><|im_end|>"),
+      message("", "ok",
+              {{"functions.f:0", "f", R"({"s": "<x>", "n": 1.50})"},
+               {"functions.g:1", "g", R"({"a":1})"}}));
   EXPECT_EQ(parse("<tool_call>{\"name\":\"g\"}<|im_end|>").tool_calls,
             (std::vector<ParsedToolCall>{{"functions.g:0", "g", "{}"}}));
   EXPECT_EQ(parse("<tool_call>{\"name\":\"h\",\"arguments\":{}}</tool_call><|im_end|>"),
-            message("", "{\"name\": \"h\", \"arguments\": {}}")) << "not declared";
+            message("", "{\"name\": \"h\", \"arguments\": {}}"))
+      << "not declared";
   EXPECT_EQ(parse("a\n<tool_call>\n{\"name\": \"f\", \n</tool_call>\n<|im_end|>"),
-            message("", "a{\"name\": \"f\",")) << "not JSON";
+            message("", "a{\"name\": \"f\","))
+      << "not JSON";
   EXPECT_EQ(parse("<think><tool_call>x</tool_call></think>y<|im_end|>"), message("x", "y"));
 }
 
 TEST(AnswerParser, FunctionCalls) {
   const auto arguments = [](const std::string& body) {
-    const ParsedMessage parsed = parse("<tool_call>\n<function=f>\n" + body +
-                                       "</function>\n</tool_call><|im_end|>");
+    const ParsedMessage parsed =
+        parse("<tool_call>\n<function=f>\n" + body + "</function>\n</tool_call><|im_end|>");
     return parsed.tool_calls.size() == 1 ? parsed.tool_calls[0].arguments : "no call";
   };
   const auto one = [&](const std::string& key, const std::string& value) {
@@ -108,9 +111,10 @@ TEST(AnswerParser, FunctionCalls) {
 
 TEST(AnswerParser, TagsMayBeLetters) {
   const AnswerStyle style{true, false, Calls::kTags};
-  EXPECT_EQ(parse("<think>\nr\n</think>\n\na < b <tool_x>\n<tool_call>{\"name\":\"g\"}</tool_call></s>",
-                  style, plain_tokenizer()),
-            message("r", "a < b <tool_x>", {{"functions.g:0", "g", "{}"}}));
+  EXPECT_EQ(
+      parse("<think>\nr\n</think>\n\na < b <tool_x>\n<tool_call>{\"name\":\"g\"}</tool_call></s>",
+            style, plain_tokenizer()),
+      message("r", "a < b <tool_x>", {{"functions.g:0", "g", "{}"}}));
   EXPECT_EQ(parse("a<tool_cal", style, plain_tokenizer()), message("", "a<tool_cal", {}, false));
   EXPECT_EQ(parse("<think>a</thin", style, plain_tokenizer()), message("a</thin", "", {}, false));
   EXPECT_EQ(parse("<think>x</think></s>", {false, false, Calls::kNone}, plain_tokenizer()),
@@ -120,7 +124,9 @@ TEST(AnswerParser, TagsMayBeLetters) {
 
 TEST(AnswerParser, AnswersThatAreJsonAreCalls) {
   const AnswerStyle style{false, false, Calls::kJson};
-  const auto llama = [&](const std::string& text) { return parse(text, style, llama3_tokenizer()); };
+  const auto llama = [&](const std::string& text) {
+    return parse(text, style, llama3_tokenizer());
+  };
   EXPECT_EQ(llama("{\"name\": \"f\", \"parameters\": {\"n\": 2}}<|eot_id|>"),
             message("", "", {{"functions.f:0", "f", R"({"n": 2})"}}));
   EXPECT_EQ(llama("<|python_tag|> {\"name\": \"g\", \"parameters\": {}}<|eot_id|>"),
@@ -151,7 +157,8 @@ TEST(AnswerParser, EveryPrefixAndRandomIdsGiveValidMessages) {
     for (const Calls calls : {Calls::kTags, Calls::kJson}) {
       std::vector<TokenId> ids = ids_of(*tokenizer, written, true);
       for (std::size_t size = 0; size <= ids.size(); ++size)
-        check(*tokenizer, {true, size % 2 == 0, calls}, {ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(size)});
+        check(*tokenizer, {true, size % 2 == 0, calls},
+              {ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(size)});
       for (int round = 0; round < 300; ++round) {
         std::vector<TokenId> mixed = ids;
         for (int change = 0; change < 12; ++change) {

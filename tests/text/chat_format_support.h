@@ -34,9 +34,9 @@ inline Tokenizer named_tokenizer(const std::vector<std::string>& names,
 }
 
 inline const Tokenizer& qwen_tokenizer() {
-  static const Tokenizer tokenizer = named_tokenizer(
-      {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>",
-       "</tool_call>", "<tool_response>", "</tool_response>"});
+  static const Tokenizer tokenizer =
+      named_tokenizer({"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>",
+                       "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"});
   return tokenizer;
 }
 

@@ -41,9 +41,11 @@ Json comparable(Json chat) {
 /// An empty reasoning_content is none to us; a template then does not look into the content.
 bool has_empty_reasoning(const Json& chat) {
   for (const Json& message : chat["messages"]) {
-    if (message.value("role", "") != "assistant" || !message.contains("reasoning_content")) continue;
+    if (message.value("role", "") != "assistant" || !message.contains("reasoning_content"))
+      continue;
     const Json& reasoning = message["reasoning_content"];
-    const bool inner = message.value("content", Json()).dump().find("</think>") != std::string::npos;
+    const bool inner =
+        message.value("content", Json()).dump().find("</think>") != std::string::npos;
     if (reasoning.is_string() && reasoning.get<std::string>().empty() && inner) return true;
   }
   return false;
@@ -98,7 +100,8 @@ TEST_P(PublishedQwen, TheTemplateIsRecognised) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, PublishedQwen,
-                         testing::Values(Published{"Qwen-Qwen3-0.6B.jinja", QwenDialect::kQwen3, 90},
+                         testing::Values(Published{"Qwen-Qwen3-0.6B.jinja", QwenDialect::kQwen3,
+                                                   90},
                                          Published{"Qwen3.5-4B.jinja", QwenDialect::kQwen35, 40}),
                          [](const auto& file) {
                            return file.param.dialect == QwenDialect::kQwen3 ? "Qwen3" : "Qwen35";
@@ -166,8 +169,9 @@ TEST(QwenFormat, Qwen25BringsItsSystemMessage) {
             "assistant.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
   Conversation call = talk({{Role::kSystem, "s"}, {Role::kUser, "u"}, {Role::kAssistant, ""}});
   call.messages[2].tool_calls = {{"", "f", {}}};
-  EXPECT_THAT(rendered(*format, call),
-              HasSubstr("<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}"));
+  EXPECT_THAT(
+      rendered(*format, call),
+      HasSubstr("<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}"));
 }
 
 TEST(LlamaFormat, Llama2TakesTurns) {
@@ -199,8 +203,7 @@ TEST(LlamaFormat, Llama31DeclaresCallsAndAnswersTools) {
   const auto format = text::make_llama_format(llama3_tokenizer(), LlamaDialect::kLlama31);
   Conversation chat = talk({{Role::kUser, "u"}, {Role::kAssistant, ""}, {Role::kTool, "4 \"x\""}});
   chat.tools = {{"add", R"({"type":"function","function":{"name":"add"}})"}};
-  chat.messages[1].tool_calls = {
-      {"", "add", {ToolArguments::Form::kString, R"({"a":1,"b":[2]})"}}};
+  chat.messages[1].tool_calls = {{"", "add", {ToolArguments::Form::kString, R"({"a":1,"b":[2]})"}}};
   EXPECT_EQ(
       rendered(*format, chat),
       "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nEnvironment: ipython\n"
