@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "palimpsest/dtype.h"
 #include "palimpsest/model.h"
@@ -19,7 +20,9 @@ struct SessionOptions {
   std::int64_t ubatch = 512;  ///< rows of one forward pass: bounds activation memory
   DType cache_type = DType::kBF16;  ///< element type of the latent cache: kBF16 or kF32
   std::int64_t cache_bytes = 0;     ///< for snapshots of earlier moments, so that a changed prompt is not computed from its start; 0: none
-  bool exact_reuse = false;         ///< take up only snapshots that give the very bits of a computation from the start
+  /// Take up only snapshots that give the very bits of a computation from the start (by a session that has this set too). Costs up to 64 tokens more,
+  /// and answers are read again when a conversation goes on.
+  bool exact_reuse = false;
   std::filesystem::path cache_disk;   ///< folder for snapshots beyond cache_bytes; empty: none
   std::int64_t cache_disk_bytes = 0;  ///< most bytes there
 };
@@ -29,6 +32,13 @@ struct PromptCounts {
   std::int64_t cached_tokens = 0;    ///< found computed: not computed again
   std::int64_t replayed_tokens = 0;  ///< computed before, and again now: they lie between a snapshot and the first new token
   std::int64_t computed_tokens = 0;  ///< computed for the first time
+};
+
+/// What a saved session knows beyond its memories.
+struct SessionNote {
+  std::vector<std::int32_t> pending;   ///< ids after the sequence that are written but not computed: the last one of an answer
+  std::uint64_t sampler_seed = 0;      ///< the random numbers of the next answer are named by seed, sequence and position
+  std::uint64_t sampler_sequence = 0;
 };
 
 /// Bytes a session takes, known before anything is allocated.
@@ -69,6 +79,13 @@ class Session {
                       const std::function<bool(std::int64_t done)>& on_progress = {});
   /// Keeps what the session holds now as a snapshot, if there is room: worth it at the end of an answer.
   void keep();
+  /// Writes the sequence, its memories and the snapshots on its way to a file, which appears whole and on disk, or not at all. Throws
+  /// Error{kIo}.
+  void save(const std::filesystem::path& path, const SessionNote& note = {}) const;
+  /// Makes the session what was saved, without computing: the next answer is token for token what it would have been. Throws Error, and the session
+  /// stays as it is: kIo (also for a link), kInvalidFile for a file that is cut, damaged or of another version, kInvalidRequest for another
+  /// model, cache type or a sequence longer than the context, kOutOfMemory.
+  SessionNote restore(const std::filesystem::path& path);
   /// The ids of the sequence, length() of them.
   std::span<const std::int32_t> ids() const;
 

@@ -18,9 +18,9 @@ Error cannot_write(const std::filesystem::path& path, int reason) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), temporary_(path_) {
+AtomicFile::AtomicFile(std::filesystem::path path, unsigned mode) : path_(std::move(path)), temporary_(path_) {
   temporary_ += fmt::format(".tmp-{}", ::getpid());
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
   if (fd_ < 0) throw cannot_write(path_, errno);
 }
 
@@ -48,12 +48,20 @@ void AtomicFile::extend(std::uint64_t bytes) {
   }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::commit(bool durable) {
+  const bool synced = !durable || ::fsync(fd_) == 0;
   const bool closed = ::close(std::exchange(fd_, -1)) == 0;
-  if (closed && ::rename(temporary_.c_str(), path_.c_str()) == 0) return;
-  const int reason = errno;
-  ::unlink(temporary_.c_str());
-  throw cannot_write(path_, reason);
+  if (!synced || !closed || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary_.c_str());
+    throw cannot_write(path_, reason);
+  }
+  if (!durable) return;
+  const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;  // the file is there; some file systems keep no folder to wait for
+  ::fsync(fd);
+  ::close(fd);
 }
 
 }  // namespace palimpsest::formats

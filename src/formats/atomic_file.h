@@ -10,7 +10,8 @@ namespace palimpsest::formats {
 /// removed. Throws Error kIo with path and reason. Not thread-safe.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path path);
+  /// `mode`: permissions of a new file, less the umask.
+  explicit AtomicFile(std::filesystem::path path, unsigned mode = 0666);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -18,7 +19,8 @@ class AtomicFile {
   void write(const void* data, std::size_t size);
   /// As many zero bytes, as a hole that takes no disk space where the file system can.
   void extend(std::uint64_t bytes);
-  void commit();
+  /// `durable`: returns only when the disk has the bytes and the name, so that neither a crash nor a power cut can take them back.
+  void commit(bool durable = false);
   const std::filesystem::path& path() const { return path_; }
 
  private:

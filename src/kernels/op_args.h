@@ -173,7 +173,8 @@ struct LatentAppendArgs {
 };
 
 /// kAuto: for each sequence by its own rows: absorbed up to kAbsorbedRows, beyond them whichever takes fewer multiply-adds.
-enum class LatentForm : std::uint8_t { kAuto, kAbsorbed, kMaterialized };
+/// kByRows: absorbed up to kAbsorbedRows, else materialised; so rows of a longer batch do not depend on how long it is or where it begins.
+enum class LatentForm : std::uint8_t { kAuto, kAbsorbed, kMaterialized, kByRows };
 inline constexpr std::int64_t kAbsorbedRows = 4;
 
 /// Causal multi-head latent attention without positions over the list (which already holds this batch's rows):

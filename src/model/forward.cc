@@ -90,7 +90,7 @@ Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePo
 
   ctx.workspace.reset_to(0);
   const Tensor past = states.prepare(batch.slots, batch.cu_seqlens);
-  MixerContext mix{ctx, states, {as_tensor(batch.cu_seqlens, DType::kI64), as_tensor(batch.slots, DType::kI32)}, past, {}, {}};
+  MixerContext mix{ctx, states, {as_tensor(batch.cu_seqlens, DType::kI64), as_tensor(batch.slots, DType::kI32)}, past, batch.fixed_forms, {}, {}};
   prepare_rotation(mix, config.attention, batch.rows());
 
   ResidualStream stream(ctx, config, batch.rows());

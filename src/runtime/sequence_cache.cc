@@ -281,6 +281,46 @@ void SequenceCache::clear() {
   for (Mark* mark : all) tree_.erase(*mark);
 }
 
+// -- for session files ---------------------------------------------------------------------------------------------------------------------------
+
+std::vector<const Mark*> SequenceCache::marks(std::int32_t slot) const {
+  const auto marks = tree_.match(std::span(sequence(slot).tokens).first(static_cast<std::size_t>(pool_.length(slot)))).marks;
+  return {marks.begin(), marks.end()};
+}
+
+bool SequenceCache::adopt(std::int32_t slot, std::span<const std::int32_t> tokens, const std::byte* fixed, const std::byte* rows) {
+  close(slot);
+  PALIMPSEST_CHECK(start({}) == slot, "the slot given back last is handed out first");
+  Sequence& s = sequence(slot);
+  const auto length = static_cast<std::int64_t>(tokens.size()), block = pool_.options().block_tokens;
+  if (!free_units(pool_.row_bytes() > 0 ? (length + block - 1) / block : 0) || !pool_.load(slot, length)) return false;
+  pool_.write_fixed(slot, fixed);
+  pool_.write_rows(slot, 0, length, rows);
+  s.tokens.assign(tokens.begin(), tokens.end());
+  s.prompt = s.restored = s.known = length;
+  s.canonical = false;
+  return true;
+}
+
+void SequenceCache::adopt_snapshot(std::int32_t slot, const StoredSnapshot& stored) {
+  const std::int64_t block = pool_.options().block_tokens, shared = stored.rows_from / block * block;
+  Mark& mark = tree_.at(std::span(sequence(slot).tokens).first(static_cast<std::size_t>(stored.position)));
+  if (mark.state.defined() || mark.spilled.defined()) return;
+  const std::int64_t units = pool_.snapshot_units() + (pool_.row_bytes() > 0 ? (stored.position + block - 1) / block - shared / block : 0);
+  std::optional<StateSnapshot> state;
+  if (most_snapshots() > 0 && free_units(units, &mark)) state = pool_.create(stored.position, slot, stored.rows_from);
+  if (!state) return tree_.erase(mark);
+  pool_.write_fixed(*state, stored.fixed);
+  std::vector<std::byte> rows(static_cast<std::size_t>((stored.rows_from - shared) * pool_.row_bytes()));
+  pool_.read_rows(slot, shared, stored.rows_from, rows.data());
+  pool_.write_rows(*state, shared, stored.rows_from, rows.data());
+  pool_.write_rows(*state, stored.rows_from, stored.position, stored.rows);
+  mark.state = std::move(*state);
+  mark.kind = stored.kind;
+  mark.canonical = stored.canonical;
+  mark.last_used = clock_;
+}
+
 // -- disk ----------------------------------------------------------------------------------------------------------------------------------------
 
 /// Makes room on disk as free_units does in memory.

@@ -36,8 +36,8 @@ struct SequenceCacheOptions {
 ///
 /// What is equal. A snapshot holds states bit for bit, so what follows a restore has the bits of what would have followed at that place. Passes of
 /// a prompt end at multiples of kSnapshotGrid from the start of the sequence, whatever the rows per pass, and leave no remainder of fewer than
-/// kFewestRows, so a prompt's states are the same bits however it is cut (from 2 kSnapshotGrid rows a pass on). States reached so are called
-/// canonical. With `exact`, only canonical states on the grid are continued (and any for a prompt that ends there): then warm and cold are
+/// kFewestRows, so with Batch::fixed_forms a prompt's states are the same bits however it is cut (from 2 kSnapshotGrid rows a pass on). States
+/// reached so are called canonical. With `exact`, only canonical states on the grid are continued (and any for a prompt that ends there): then warm and cold are
 /// bit-equal. Without, the end of a prompt or of an answer is continued too: its last tokens were summed in another grouping, or one by one,
 /// than a computation from scratch would, which is equal within rounding (docs/mathematics.md).
 ///
@@ -87,6 +87,24 @@ class SequenceCache {
   [[nodiscard]] bool begin(std::int32_t slot);
   /// The first `accepted` tokens since begin() stay. If not all did, they are wanted again.
   void commit(std::int32_t slot, std::int64_t accepted);
+
+  // -- for session files -----------------------------------------------------------------------------------------------------------------------
+
+  /// Snapshots on the sequence's way, ascending.
+  std::vector<const Mark*> marks(std::int32_t slot) const;
+  /// Closes what the slot holds and makes it a sequence that has computed `tokens`: `fixed` and `rows` as StatePool holds them. False, and the
+  /// slot is empty, when there is no room.
+  [[nodiscard]] bool adopt(std::int32_t slot, std::span<const std::int32_t> tokens, const std::byte* fixed, const std::byte* rows);
+  struct StoredSnapshot {
+    std::int64_t position = 0;
+    MarkKind kind = MarkKind::kGrid;
+    bool canonical = false;
+    std::int64_t rows_from = 0;  ///< list rows before this are the sequence's
+    const std::byte* fixed = nullptr;
+    const std::byte* rows = nullptr;  ///< from rows_from on
+  };
+  /// A snapshot on the way of an adopted sequence, if there is room.
+  void adopt_snapshot(std::int32_t slot, const StoredSnapshot& stored);
 
   // -- the whole -------------------------------------------------------------------------------------------------------------------------------
 

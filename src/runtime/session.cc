@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -12,6 +13,7 @@
 #include "model/state_spec.h"
 #include "plan/memory_plan.h"
 #include "runtime/sequence_cache.h"
+#include "runtime/session_file.h"
 
 namespace palimpsest {
 namespace {
@@ -29,6 +31,7 @@ struct Session::Impl {
       : model(std::move(model_in)),
         plan(checked_plan(*model, options)),
         ubatch(options.ubatch),
+        exact(options.exact_reuse),
         context(options.threads > 0 ? options.threads : base::ThreadPool::default_size()),
         states(state_spec(model->config(), options.cache_type), session_pool(*model, plan, options)),
         cache(states, {.exact = options.exact_reuse, .disk = options.cache_disk, .disk_bytes = options.cache_disk_bytes}),
@@ -70,7 +73,8 @@ struct Session::Impl {
     try {
       // Without room, forward says what is missing.
       (void)cache.make_room(slots, cu_seqlens);
-      logits = forward(context, *model, {.tokens = ids, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = all_logits ? wanted : wanted.last(1)},
+      logits = forward(context, *model, {.tokens = ids, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = all_logits ? wanted : wanted.last(1),
+                                         .fixed_forms = exact},
                        states, observer);
     } catch (...) {
       reset();  // some layers may have seen these tokens and others not
@@ -100,9 +104,16 @@ struct Session::Impl {
     slot = *cache.open({});
   }
 
+  const ModelFingerprint& fingerprint() {
+    if (!named) named = model_fingerprint(*model);
+    return *named;
+  }
+
   std::shared_ptr<const Model> model;
+  std::optional<ModelFingerprint> named;
   MemoryPlan plan;
   std::int64_t ubatch;
+  bool exact;
   ExecContext context;
   StatePool states;
   SequenceCache cache;
@@ -151,6 +162,14 @@ void Session::score(std::span<const std::int32_t> ids,
 }
 
 void Session::keep() { impl_->cache.keep(impl_->slot); }
+void Session::save(const std::filesystem::path& path, const SessionNote& note) const {
+  save_session(path, impl_->cache, impl_->slot, impl_->fingerprint(), note);
+}
+
+SessionNote Session::restore(const std::filesystem::path& path) {
+  return load_session(path, impl_->cache, impl_->slot, impl_->fingerprint());
+}
+
 std::span<const std::int32_t> Session::ids() const { return impl_->cache.tokens(impl_->slot); }
 std::span<const float> Session::logits() const { return impl_->cache.logits(impl_->slot); }
 std::int64_t Session::length() const { return impl_->states.length(impl_->slot); }

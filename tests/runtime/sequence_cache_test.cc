@@ -401,6 +401,30 @@ TEST(Spill, StaysWithinItsBytesAndClearsWhatAKilledProcessLeft) {
   EXPECT_GT(state_files(folder.path()).size(), 2u);
 }
 
+TEST(SequenceCache, TenThousandRequestsOnASmallPoolTakeNoMoreMemory) {
+  const test::TempFolder folder;
+  Engine engine({.slots = 2, .tokens = 600, .max_length = 300, .vocab_size = FakeModel::kVocab, .cache_bytes = 60 * 1536},
+                {.disk = folder.path(), .disk_bytes = 100000}, false);
+  const auto resident_pages = [] {
+    std::int64_t size = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> size >> resident;
+    return resident;
+  };
+  std::int64_t settled = 0;
+  for (int request = 0; request < 10000; ++request) {
+    if (request == 2000) settled = resident_pages();
+    Tokens prompt = text(request % 13, 20 + request * 7 % 150);
+    if (request % 2 == 0) prompt = join(prompt, text(request, 30));
+    const std::int32_t slot = engine.submit(prompt);
+    if (request % 50 == 0) {
+      ASSERT_EQ(engine.logits(slot), cold_logits(prompt, false)) << request;
+    }
+    engine.decode(slot, request % 4);
+    engine.cache.close(slot);
+  }
+  EXPECT_LE(resident_pages() - settled, 256) << "pages of 4 KiB, after the first 2,000 requests";
+}
+
 // -- at random -----------------------------------------------------------------------------------------------------------------------------------
 
 struct Walk {

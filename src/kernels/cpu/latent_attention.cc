@@ -45,6 +45,7 @@ std::int64_t rows_of(const LatentAttentionArgs& args, std::int64_t n) {
 }
 
 bool is_absorbed(const LatentAttentionArgs& args, const LatentShape& shape, std::int64_t n) {
+  if (args.form == LatentForm::kByRows) return rows_of(args, n) <= kAbsorbedRows;
   if (args.form != LatentForm::kAuto) return args.form == LatentForm::kAbsorbed;
   return prefers_absorbed(shape, args.past.as<std::int64_t>()[n], rows_of(args, n));
 }

@@ -40,7 +40,8 @@ void latent_attention(MixerContext& mix, const MlaConfig& config, const MlaWeigh
 
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, H, dv});
   ops::latent_attention(ctx, {.q = q, .kv_b = w.kv_b_proj, .list = list, .rows = mix.rows, .past = mix.past,
-                              .scale = 1.0f / std::sqrt(static_cast<float>(config.qk_head_dim())), .o = o});
+                              .scale = 1.0f / std::sqrt(static_cast<float>(config.qk_head_dim())), .o = o,
+                              .form = mix.fixed_forms ? LatentForm::kByRows : LatentForm::kAuto});
 
   const Tensor flat = o.reshape({T, H * dv});
   if (config.output_gate) ops::multiply_sigmoid(ctx, {.x = flat, .gate = project(ctx, x, w.g_proj), .y = flat});

@@ -15,6 +15,7 @@ struct MixerContext {
   StatePool& states;
   RaggedRows rows;
   Tensor past;  ///< I64 [N], tokens each sequence held before this batch
+  bool fixed_forms = false;   ///< Batch::fixed_forms
   Tensor rope_cos, rope_sin;  ///< F32 [T, rotated channels / 2] for the rows of the batch; absent in models without rotation
 };
 

@@ -1,0 +1,220 @@
+// Session files: what comes back, what is refused, and what a killed process leaves.
+
+#include "runtime/session_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "base/rng.h"
+#include "support/fake_model.h"
+#include "support/temp_folder.h"
+
+namespace palimpsest {
+namespace {
+
+using test::FakeModel;
+using testing::HasSubstr;
+using Tokens = std::vector<std::int32_t>;
+
+constexpr ModelFingerprint kModel = {12, 34};
+
+Tokens text(int seed, std::int64_t count) {
+  Tokens tokens;
+  for (std::int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<std::int32_t>((seed * 7 + i * i) % FakeModel::kVocab));
+  return tokens;
+}
+
+struct Engine {
+  explicit Engine(std::int64_t cache_bytes = 1 << 20, std::int64_t max_length = 4096, std::int64_t block = 64)
+      : pool(FakeModel::spec(), {.slots = 2, .tokens = 2 * max_length, .max_length = max_length, .block_tokens = block, .vocab_size = FakeModel::kVocab,
+                                 .cache_bytes = cache_bytes}),
+        cache(pool) {}
+
+  std::int32_t submit(const Tokens& prompt) {
+    const std::int32_t slot = *cache.open(prompt);
+    run(slot);
+    return slot;
+  }
+  void run(std::int32_t slot) {
+    for (auto ids = cache.wanted(slot, 256); !ids.empty(); ids = cache.wanted(slot, 256)) {
+      const auto count = static_cast<std::int64_t>(ids.size());
+      cache.computed(slot, count, model.forward(pool, slot, ids));
+    }
+  }
+  Tokens decode(std::int32_t slot, int count) {
+    Tokens written;
+    for (int i = 0; i < count; ++i) {
+      written.push_back(FakeModel::greedy(cache.logits(slot)));
+      cache.append(slot, std::span(&written.back(), 1));
+      run(slot);
+    }
+    return written;
+  }
+
+  FakeModel model{true};
+  StatePool pool;
+  SequenceCache cache;
+};
+
+TEST(SessionFile, TheNextAnswerIsWhatItWouldHaveBeen) {
+  for (const std::int64_t length : {1, 63, 64, 65, 1000}) {
+    const test::TempFolder folder;
+    const auto path = folder / "chat.session";
+    Engine before;
+    const std::int32_t a = before.submit(text(1, length));
+    before.decode(a, 40);
+    save_session(path, before.cache, a, kModel, {.pending = {3}, .sampler_seed = 5, .sampler_sequence = 6});
+    const Tokens expected = before.decode(a, 40);
+
+    Engine after(1 << 20, 4096, length % 2 == 0 ? 64 : 16);  // another block size is no matter
+    const std::int32_t b = *after.cache.open({});
+    const SessionNote note = load_session(path, after.cache, b, kModel);
+    EXPECT_EQ(note.pending, Tokens{3});
+    EXPECT_EQ(note.sampler_seed, 5u);
+    EXPECT_EQ(note.sampler_sequence, 6u);
+    EXPECT_EQ(after.decode(b, 40), expected);
+    EXPECT_EQ(after.model.rows_computed, 40) << "nothing is computed again";
+    EXPECT_EQ(after.cache.tokens(b).size(), static_cast<std::size_t>(length) + 80);
+  }
+}
+
+TEST(SessionFile, EditsAfterARestartFindTheSnapshots) {
+  const test::TempFolder folder;
+  Engine before, after;
+  const Tokens base = text(1, 2000);
+  const std::int32_t a = before.submit(base);
+  before.decode(a, 100);
+  save_session(folder / "s", before.cache, a, kModel, {});
+  const std::int32_t b = *after.cache.open({});
+  load_session(folder / "s", after.cache, b, kModel);
+  EXPECT_EQ(after.cache.marks(b).size(), before.cache.marks(a).size());
+  for (const std::size_t keep : {1990u, 1500u, 600u}) {
+    Tokens edited(base.begin(), base.begin() + static_cast<std::ptrdiff_t>(keep));
+    edited.insert(edited.end(), {1, 1, 1, 2, 2, 2});
+    Engine* engines[] = {&before, &after};
+    std::vector<float> logits[2];
+    for (const int i : {0, 1}) {
+      const auto slot = engines[i]->submit(edited);
+      EXPECT_GT(engines[i]->cache.counts(slot).cached_tokens, static_cast<std::int64_t>(keep) * 3 / 4 - 64);
+      logits[i].assign(engines[i]->cache.logits(slot).begin(), engines[i]->cache.logits(slot).end());
+      engines[i]->cache.drop(slot);
+    }
+    EXPECT_EQ(logits[0], logits[1]);
+  }
+}
+
+TEST(SessionFile, NeedsNoRoomForSnapshots) {
+  const test::TempFolder folder;
+  Engine before, after(0);
+  const std::int32_t a = before.submit(text(1, 500));
+  save_session(folder / "s", before.cache, a, kModel, {});
+  const std::int32_t b = after.submit(text(9, 100));  // takes the place of another sequence
+  load_session(folder / "s", after.cache, b, kModel);
+  EXPECT_EQ(after.decode(b, 20), before.decode(a, 20));
+  EXPECT_EQ(after.cache.tree().marks(), 0);
+}
+
+std::string refusal(const std::filesystem::path& path, Engine& engine, const ModelFingerprint& model = kModel) {
+  const std::int32_t slot = engine.submit(text(4, 30));
+  const Tokens expected(engine.cache.tokens(slot).begin(), engine.cache.tokens(slot).end());
+  std::string message = "accepted";
+  try {
+    load_session(path, engine.cache, slot, model);
+  } catch (const Error& error) {
+    message = error.text();
+    EXPECT_EQ(Tokens(engine.cache.tokens(slot).begin(), engine.cache.tokens(slot).end()), expected) << "the sequence stays as it was";
+  }
+  engine.cache.drop(slot);
+  return message;
+}
+
+TEST(SessionFile, RefusesWhatIsNotItsOwn) {
+  const test::TempFolder folder;
+  const auto path = folder / "s";
+  Engine engine;
+  save_session(path, engine.cache, engine.submit(text(1, 700)), kModel, {});
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+
+  Engine other;
+  EXPECT_EQ(refusal(path, other), "accepted");
+  EXPECT_THAT(refusal(path, other, {12, 35}), HasSubstr("another model"));
+  Engine small(1 << 20, 500);
+  EXPECT_THAT(refusal(path, small), testing::AllOf(HasSubstr("700"), HasSubstr("500")));
+  std::filesystem::create_symlink(path, folder / "link");
+  EXPECT_THAT(refusal(folder / "link", other), HasSubstr("link"));
+  EXPECT_THAT(refusal(folder / "absent", other), HasSubstr("absent"));
+  EXPECT_THAT(refusal(folder.path(), other), HasSubstr("regular"));
+
+  const std::string whole = test::read_file(path);
+  const auto changed = [&](auto change) {
+    std::string bytes = whole;
+    change(bytes);
+    folder.write("changed", bytes);
+    return refusal(folder / "changed", other);
+  };
+  EXPECT_THAT(changed([](auto& b) { b[0] ^= 1; }), HasSubstr("not a session"));
+  EXPECT_THAT(changed([](auto& b) { b[8] = 2; }), HasSubstr("version 2"));
+  EXPECT_THAT(changed([](auto& b) { b[60] ^= 1; }), HasSubstr("header"));
+  EXPECT_THAT(changed([](auto& b) { b.resize(b.size() - 1); }), HasSubstr("header says"));
+  EXPECT_THAT(changed([](auto& b) { b += '\0'; }), HasSubstr("header says"));
+  EXPECT_THAT(changed([](auto& b) { b.clear(); }), HasSubstr("too few"));
+  EXPECT_THAT(changed([](auto& b) { b[128] ^= 1; }), HasSubstr("'tokens'"));
+  EXPECT_THAT(changed([](auto& b) { b[128 + 2816] ^= 1; }), HasSubstr("'records'"));
+  EXPECT_THAT(changed([](auto& b) { b[b.size() - 100] ^= 1; }), HasSubstr("'rows'"));
+}
+
+TEST(SessionFile, AFlippedBitAnywhereButInPaddingIsSeen) {
+  const test::TempFolder folder;
+  Engine engine;
+  save_session(folder / "s", engine.cache, engine.submit(text(1, 130)), kModel, {});
+  const std::string whole = test::read_file(folder / "s");
+  ASSERT_TRUE(parse_session(std::as_bytes(std::span(whole))));
+  std::size_t unseen = 0;
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string bytes = whole;
+    bytes[i] = static_cast<char>(bytes[i] ^ (1 << (i % 8)));
+    unseen += parse_session(std::as_bytes(std::span(bytes))).has_value();
+  }
+  EXPECT_LE(unseen, 4 * 63u);
+  for (std::size_t size = 0; size < whole.size(); size += 37) EXPECT_FALSE(parse_session(std::as_bytes(std::span(whole).first(size))));
+}
+
+TEST(SessionFile, AProcessKilledWhileSavingLosesNothing) {
+  const test::TempFolder folder;
+  const auto path = folder / "s";
+  Engine engine;
+  const std::int32_t slot = engine.submit(text(1, 3000));
+  save_session(path, engine.cache, slot, kModel, {.sampler_seed = 0});
+  std::uint64_t last = 0;
+  int progressed = 0;
+  for (std::uint64_t round = 0; round < 40; ++round) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (std::uint64_t seed = last + 1;; ++seed) save_session(path, engine.cache, slot, kModel, {.sampler_seed = seed});
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(500 + static_cast<int>(base::uniform(1, 2, round) * 20000)));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the saver ended by itself";
+    const std::string bytes = test::read_file(path);
+    const auto image = parse_session(std::as_bytes(std::span(bytes)));
+    ASSERT_TRUE(image) << image.error().text();
+    EXPECT_GE(image->sampler_seed, last);
+    progressed += image->sampler_seed > last;
+    last = image->sampler_seed;
+  }
+  EXPECT_GT(progressed, 0) << "no save ever ended";
+}
+
+}  // namespace
+}  // namespace palimpsest
