@@ -15,6 +15,7 @@ pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 target_compile_definitions(PkgConfig::HWY INTERFACE
     "HWY_BASELINE_TARGETS=HWY_SCALAR" "HWY_BROKEN_EMU128=1" "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3_DL)")
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 # Snapshots on disk and session files.
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)

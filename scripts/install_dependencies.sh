@@ -29,6 +29,7 @@ libsimdjson-dev   : JSON of large checkpoint indexes
 nlohmann-json3-dev: JSON of configurations and chats
 libcli11-dev      : command line
 libpcre2-dev      : regular expressions of the pre-tokenizer
+libutf8proc-dev   : Unicode normal forms
 libhwy-dev        : SIMD kernels with run-time dispatch (Highway)
 libexpected-dev   : result type of the parsers (tl::expected)
 libzstd-dev       : compression of snapshots on disk

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <charconv>
-#include <cstring>
 
 #include "base/mapped_file.h"
 
@@ -49,26 +47,6 @@ bool append_base64(std::string_view text, std::string& out) {
     for (std::size_t j = 0; j < 3 - padding; ++j) out += static_cast<char>(group >> (16 - 8 * j));
   }
   return true;
-}
-
-std::uint64_t hash_bytes(std::string_view s) {
-  constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15u;
-  std::uint64_t h = s.size() * kMultiplier;
-  const char* p = s.data();
-  std::size_t left = s.size();
-  const auto mix = [&h](std::uint64_t word) {
-    h = (h ^ word) * kMultiplier;
-    h ^= h >> 32;
-  };
-  for (; left >= 8; p += 8, left -= 8) {
-    std::uint64_t word;
-    std::memcpy(&word, p, 8);
-    mix(word);
-  }
-  std::uint64_t tail = 0;
-  for (std::size_t i = 0; i < left; ++i) tail = tail << 8 | static_cast<unsigned char>(p[i]);
-  mix(tail);
-  return h;
 }
 
 Result<Line> parse_line(std::string_view line, std::uint32_t number, std::string& decoded) {
@@ -137,18 +115,6 @@ Result<std::vector<Line>> order_by_rank(const std::vector<Line>& lines) {
 
 }  // namespace
 
-std::size_t TiktokenVocab::slot_of(std::string_view token_bytes) const {
-  const std::size_t mask = slots_.size() - 1;
-  std::size_t slot = hash_bytes(token_bytes) & mask;
-  while (slots_[slot] >= 0 && token(slots_[slot]) != token_bytes) slot = (slot + 1) & mask;
-  return slot;
-}
-
-std::int32_t TiktokenVocab::find(std::string_view token_bytes) const {
-  if (token_bytes.size() > max_token_bytes_) return -1;
-  return slots_[slot_of(token_bytes)];
-}
-
 Result<TiktokenVocab> TiktokenVocab::parse(std::string_view text) {
   if (text.size() > kMaxFileBytes) {
     return fail(ErrorCode::kInvalidFile, "{} bytes, the limit is {}", text.size(), kMaxFileBytes);
@@ -159,22 +125,14 @@ Result<TiktokenVocab> TiktokenVocab::parse(std::string_view text) {
   if (!lines) return tl::make_unexpected(std::move(lines.error()));
 
   TiktokenVocab vocab;
-  vocab.bytes_.reserve(decoded.size());
-  vocab.begins_.reserve(lines->size() + 1);
-  vocab.begins_.push_back(0);
-  vocab.slots_.assign(std::bit_ceil(lines->size() * 2 + 2), -1);
+  vocab.tokens_.reserve(lines->size(), decoded.size());
   for (const Line& line : *lines) {
-    const std::string_view token_bytes(decoded.data() + line.begin, line.size);
-    const std::size_t slot = vocab.slot_of(token_bytes);
-    if (vocab.slots_[slot] >= 0) {
-      const Line& first = (*lines)[static_cast<std::size_t>(vocab.slots_[slot])];
+    const std::int32_t id = vocab.tokens_.add({decoded.data() + line.begin, line.size});
+    if (id != line.rank) {
+      const Line& first = (*lines)[static_cast<std::size_t>(id)];
       return fail(ErrorCode::kInvalidFile, "line {}: the token of line {} again",
                   std::max(line.number, first.number), std::min(line.number, first.number));
     }
-    vocab.bytes_ += token_bytes;
-    vocab.begins_.push_back(static_cast<std::uint32_t>(vocab.bytes_.size()));
-    vocab.slots_[slot] = line.rank;
-    vocab.max_token_bytes_ = std::max<std::size_t>(vocab.max_token_bytes_, line.size);
   }
   return vocab;
 }

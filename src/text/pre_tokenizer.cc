@@ -1,48 +1,15 @@
 #include "text/pre_tokenizer.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
-#include <string>
 #include <utility>
 
-#include "base/error.h"
 #include "text/unicode_additions.h"
 #include "text/utf8.h"
 
 namespace palimpsest::text {
 namespace {
 
-// White_Space of Unicode. PCRE2's own \s also takes U+180E, which left that class in Unicode 6.3.
-#define PALIMPSEST_SPACE                                                                        \
-  "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}" \
-  "\\x{205f}\\x{3000}"
-// [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]] and [\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]. PCRE2 has
-// no class intersection (it would read && as two ampersands), so each class is the complement of
-// the general categories that are not in it, and of Han. Han is the script proper (sc:); PCRE2's
-// bare \p{Han} also takes shared characters such as the ideographic comma.
-#define PALIMPSEST_UPPER "[^\\p{Ll}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}\\p{sc:Han}]"
-#define PALIMPSEST_LOWER "[^\\p{Lu}\\p{Lt}\\p{N}\\p{P}\\p{S}\\p{Z}\\p{C}\\p{sc:Han}]"
-#define PALIMPSEST_SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-
-/// The eight alternatives of the published pattern, in its order.
-constexpr const char* kKimiPattern =
-    "\\p{sc:Han}+"
-    "|[^\\r\\n\\p{L}\\p{N}]?" PALIMPSEST_UPPER "*" PALIMPSEST_LOWER "+" PALIMPSEST_SUFFIX
-    "|[^\\r\\n\\p{L}\\p{N}]?" PALIMPSEST_UPPER "+" PALIMPSEST_LOWER "*" PALIMPSEST_SUFFIX
-    "|\\p{N}{1,3}"
-    "| ?[^" PALIMPSEST_SPACE
-    "\\p{L}\\p{N}]+[\\r\\n]*"
-    "|[" PALIMPSEST_SPACE
-    "]*[\\r\\n]+"
-    "|[" PALIMPSEST_SPACE "]+(?![^" PALIMPSEST_SPACE
-    "])"
-    "|[" PALIMPSEST_SPACE "]+";
-
-#undef PALIMPSEST_SPACE
-#undef PALIMPSEST_UPPER
-#undef PALIMPSEST_LOWER
-#undef PALIMPSEST_SUFFIX
+using formats::PreTokenizerStep;
+using Behavior = PreTokenizerStep::Behavior;
 
 /// Python's str.isspace for one character: White_Space and the four information separators.
 bool is_python_space(char32_t c) {
@@ -74,90 +41,113 @@ std::string with_stand_ins(std::string_view text) {
   return changed;
 }
 
-struct FreeCode {
-  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
-};
-struct FreeMatchData {
-  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
-};
-struct FreeMatchContext {
-  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
-};
-struct FreeJitStack {
-  void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
-};
+/// Turns the matches of a cut and the text between them into pieces.
+class Cutter {
+ public:
+  Cutter(Behavior behavior, const PreTokenizer::Sink& sink) : behavior_(behavior), sink_(sink) {}
 
-// Up to this length the 32 KiB of machine stack that PCRE2 uses by itself are enough.
-constexpr std::size_t kShortText = 2048;
-constexpr std::size_t kJitStackStart = 32 * 1024, kJitStackMax = 1024 * 1024;
+  void add(std::string_view span, bool is_match) {
+    if (span.empty()) return;
+    switch (behavior_) {
+      case Behavior::kIsolated:
+        sink_(span);
+        return;
+      case Behavior::kRemoved:
+        if (!is_match) sink_(span);
+        return;
+      case Behavior::kMergedWithPrevious:
+        return hold(span, is_match, is_match && !held_match_);
+      case Behavior::kMergedWithNext:
+        return hold(span, is_match, held_match_ && !is_match);
+      case Behavior::kContiguous:
+        return hold(span, is_match, is_match == held_match_);
+    }
+  }
+
+  void finish() {
+    if (!held_.empty()) sink_(std::exchange(held_, {}));
+  }
+
+ private:
+  void hold(std::string_view span, bool is_match, bool join) {
+    if (join && !held_.empty()) {
+      held_ = {held_.data(), held_.size() + span.size()};
+    } else {
+      finish();
+      held_ = span;
+    }
+    held_match_ = is_match;
+  }
+
+  Behavior behavior_;
+  const PreTokenizer::Sink& sink_;
+  std::string_view held_;
+  bool held_match_ = false;
+};
 
 }  // namespace
 
-struct PreTokenizer::Compiled {
-  std::unique_ptr<pcre2_code, FreeCode> code;
+struct PreTokenizer::Call {
+  Regex::Search& search;
+  const Sink& sink;
+  bool has_newer_characters;
 };
 
-struct PreTokenizer::Walk::Scratch {
-  std::unique_ptr<pcre2_match_data, FreeMatchData> match;
-  std::unique_ptr<pcre2_jit_stack, FreeJitStack> stack;
-  std::unique_ptr<pcre2_match_context, FreeMatchContext> context;
-};
-
-PreTokenizer::PreTokenizer(std::unique_ptr<const Compiled> compiled)
-    : compiled_(std::move(compiled)) {}
-PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
-PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
-PreTokenizer::~PreTokenizer() = default;
-
-PreTokenizer PreTokenizer::kimi() {
-  int error = 0;
-  PCRE2_SIZE offset = 0;
-  std::unique_ptr<pcre2_code, FreeCode> code(pcre2_compile(
-      reinterpret_cast<PCRE2_SPTR>(kKimiPattern), PCRE2_ZERO_TERMINATED,
-      PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED | PCRE2_NO_AUTO_CAPTURE, &error, &offset, nullptr));
-  if (!code) {
-    throw make_error(ErrorCode::kInternal,
-                     "pre-tokenizer: PCRE2 refuses the pattern at {} (code {})", offset, error);
+PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
+  for (const PreTokenizerStep& what : steps) {
+    Step step{what, {}};
+    if (what.kind == PreTokenizerStep::Kind::kSplit) {
+      step.regex.emplace_back(what.pattern);
+    } else if (what.kind == PreTokenizerStep::Kind::kMetaspace && what.split) {
+      step.what.behavior = Behavior::kMergedWithNext;
+      step.regex.emplace_back(formats::quote_pattern(what.replacement));
+    }
+    steps_.push_back(std::move(step));
   }
-  // Without JIT (another processor, a hardened kernel) pcre2_match interprets the pattern: slower,
-  // the same pieces.
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
-  auto compiled = std::make_unique<Compiled>();
-  compiled->code = std::move(code);
-  return PreTokenizer(std::move(compiled));
 }
 
-PreTokenizer::Walk::Walk(const PreTokenizer& pre_tokenizer, std::string_view text)
-    : pre_tokenizer_(&pre_tokenizer),
-      text_(text),
-      stand_in_text_(with_stand_ins(text)),
-      scratch_(std::make_unique<Scratch>()) {
-  scratch_->match.reset(pcre2_match_data_create(1, nullptr));
-  if (text.size() > kShortText) {
-    scratch_->context.reset(pcre2_match_context_create(nullptr));
-    scratch_->stack.reset(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr));
-    if (scratch_->context)
-      pcre2_jit_stack_assign(scratch_->context.get(), nullptr, scratch_->stack.get());
-  }
-  if (!scratch_->match)
-    throw Error(ErrorCode::kOutOfMemory, "pre-tokenizer: no memory for a match");
+void PreTokenizer::split(std::string_view text, bool is_start, Regex::Search& search,
+                         const Sink& sink) const {
+  if (text.empty()) return;
+  apply(0, text, is_start, {search, sink, !with_stand_ins(text).empty()});
 }
-PreTokenizer::Walk::~Walk() = default;
 
-std::string_view PreTokenizer::Walk::next() {
-  if (at_ == text_.size()) return {};
-  const std::string_view subject = stand_in_text_.empty() ? text_ : stand_in_text_;
-  const int found = pcre2_match(pre_tokenizer_->compiled_->code.get(),
-                                reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), at_,
-                                PCRE2_NO_UTF_CHECK, scratch_->match.get(), scratch_->context.get());
-  const PCRE2_SIZE* span = pcre2_get_ovector_pointer(scratch_->match.get());
-  if (found < 0 || span[0] != at_ || span[1] <= at_) {
-    throw make_error(ErrorCode::kInternal,
-                     "pre-tokenizer: no piece at byte {} of {} (PCRE2 code {})", at_, text_.size(),
-                     found);
+void PreTokenizer::apply(std::size_t index, std::string_view piece, bool is_start,
+                         const Call& call) const {
+  if (index == steps_.size()) return call.sink(piece);
+  const Step& step = steps_[index];
+  std::string changed;
+  if (step.what.kind == PreTokenizerStep::Kind::kPrefix && !piece.starts_with(' ')) {
+    piece = changed.append(" ").append(piece);
+  } else if (step.what.kind == PreTokenizerStep::Kind::kMetaspace) {
+    for (const char c : piece) {
+      c == ' ' ? changed += step.what.replacement : changed += c;
+    }
+    const bool wanted = step.what.prepend == PreTokenizerStep::Prepend::kAlways ||
+                        (step.what.prepend == PreTokenizerStep::Prepend::kFirst && is_start);
+    if (wanted && !changed.starts_with(step.what.replacement)) {
+      changed.insert(0, step.what.replacement);
+    }
+    piece = changed;
   }
-  at_ = span[1];
-  return text_.substr(span[0], span[1] - span[0]);
+  if (step.regex.empty()) return apply(index + 1, piece, is_start, call);
+
+  const std::string stand_ins = call.has_newer_characters ? with_stand_ins(piece) : "";
+  const std::string_view subject = stand_ins.empty() ? piece : stand_ins;
+  const Sink next = [&](std::string_view part) {
+    apply(index + 1, part, is_start && part.data() == piece.data(), call);
+  };
+  Cutter cutter(step.what.behavior, index + 1 == steps_.size() ? call.sink : next);
+  std::size_t at = 0;
+  while (at < piece.size()) {
+    const auto match = step.regex.front().find(subject, at, call.search);
+    if (!match) break;
+    cutter.add(piece.substr(at, match->begin - at), step.what.invert);
+    cutter.add(piece.substr(match->begin, match->end - match->begin), !step.what.invert);
+    at = match->end;
+  }
+  cutter.add(piece.substr(at), step.what.invert);
+  cutter.finish();
 }
 
 std::string_view KimiSlicer::next() {

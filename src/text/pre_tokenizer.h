@@ -1,55 +1,41 @@
 #pragma once
 
-// Cuts text into the pieces that byte-pair encoding works in. Each tokenizer family brings its own
-// pattern; this file holds the one that Kimi K2, Kimi-Linear and Kimi K3 share.
+// Cuts text into the pieces that byte-pair encoding works in.
 
 #include <cstddef>
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "formats/tokenizer_json.h"
+#include "text/regex.h"
 
 namespace palimpsest::text {
 
-/// A compiled pattern (PCRE2 with just-in-time compilation where the machine has it). Immutable:
-/// any thread may split.
+/// A chain of cuts, each of which cuts the pieces of the one before. Immutable: any thread may
+/// split.
 class PreTokenizer {
  public:
-  /// The published Kimi pattern, in the terms of PCRE2. See kKimiPattern in the source file for the
-  /// differences.
-  static PreTokenizer kimi();
+  /// No steps: a text is one piece. Errors: kUnsupported for a pattern that PCRE2 does not take.
+  explicit PreTokenizer(const std::vector<formats::PreTokenizerStep>& steps);
 
-  PreTokenizer(PreTokenizer&&) noexcept;
-  PreTokenizer& operator=(PreTokenizer&&) noexcept;
-  ~PreTokenizer();
+  using Sink = std::function<void(std::string_view piece)>;
 
-  /// One walk over one text. Not thread-safe; make one per call.
-  class Walk {
-   public:
-    /// `text` is valid UTF-8 and outlives the walk.
-    Walk(const PreTokenizer& pre_tokenizer, std::string_view text);
-    ~Walk();
-    Walk(const Walk&) = delete;
-    Walk& operator=(const Walk&) = delete;
-
-    /// The next piece; empty at the end. The pieces tile the text: each begins where the last one
-    /// ended. Throws Error kInternal if the pattern does not match there (it always does on valid
-    /// UTF-8).
-    std::string_view next();
-
-   private:
-    struct Scratch;
-    const PreTokenizer* pre_tokenizer_;
-    std::string_view text_;
-    std::string stand_in_text_;  ///< what the pattern sees instead of text_ where that has newer
-                                 ///< characters, else empty
-    std::size_t at_ = 0;
-    std::unique_ptr<Scratch> scratch_;
-  };
+  /// Calls `sink` with the pieces of `text` (valid UTF-8) in order, none of them empty. Views are
+  /// valid during the call only. `is_start`: nothing of the whole text comes before. Throws
+  /// kUnsupported where a pattern gives up.
+  void split(std::string_view text, bool is_start, Regex::Search& search, const Sink& sink) const;
 
  private:
-  struct Compiled;
-  explicit PreTokenizer(std::unique_ptr<const Compiled> compiled);
-  std::unique_ptr<const Compiled> compiled_;
+  struct Step {
+    formats::PreTokenizerStep what;
+    std::vector<Regex> regex;  ///< one if the step cuts
+  };
+  struct Call;
+  void apply(std::size_t step, std::string_view piece, bool is_start, const Call& call) const;
+
+  std::vector<Step> steps_;
 };
 
 /// Length in bytes of the first slice of `text` (valid UTF-8, not empty) in the sense of the

@@ -3,165 +3,196 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "formats/tiktoken_vocab.h"
-#include "text/byte_pair_encoder.h"
-#include "text/control_names.h"
+#include "formats/gguf.h"
+#include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
+#include "text/token_finder.h"
 #include "text/tokenizer_config.h"
 #include "text/utf8.h"
+#include "text/vocabulary.h"
 
 namespace palimpsest {
 namespace {
 
-// The Kimi tokenizers append this many control tokens to the rank file, named or not.
-constexpr std::int64_t kControlTokens = 256;
+using formats::AddedTokenEntry;
+using text::TokenKind;
+using text::Vocabulary;
+
+/// The tokens that a mode finds in the text as it was written (`raw`), or as it was normalised.
+std::vector<AddedTokenEntry> found_tokens(const Vocabulary& vocabulary, EncodeMode mode,
+                                          bool normalized) {
+  std::vector<AddedTokenEntry> tokens;
+  for (const AddedTokenEntry& token : vocabulary.added) {
+    const bool ordinary =
+        vocabulary.kinds[static_cast<std::size_t>(token.id)] == TokenKind::kOrdinary;
+    // Without a normaliser the two passes are the same text.
+    const bool late = token.normalized && !vocabulary.normalizer.empty();
+    if (late == normalized && (ordinary || mode == EncodeMode::kControl)) tokens.push_back(token);
+  }
+  return tokens;
+}
+
+struct Finders {
+  Finders(const Vocabulary& vocabulary, EncodeMode mode)
+      : raw(found_tokens(vocabulary, mode, false)),
+        normalized(found_tokens(vocabulary, mode, true)) {}
+  text::TokenFinder raw, normalized;
+};
+
+bool is_gguf(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return path.extension() == ".gguf" && std::filesystem::is_regular_file(path, ignored);
+}
+
+/// The folder itself, or the one around a file.
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return path;
+  const std::filesystem::path parent = path.parent_path();
+  return parent.empty() ? "." : parent;
+}
+
+Vocabulary read_vocabulary(const std::filesystem::path& path) {
+  if (is_gguf(path)) {
+    const formats::Gguf gguf = value_or_throw(formats::Gguf::open(path));
+    return text::read_gguf_vocabulary(gguf.metadata(), path.string());
+  }
+  const std::filesystem::path folder = folder_of(path);
+  std::error_code ignored;
+  const bool is_json = !std::filesystem::exists(folder / "tiktoken.model", ignored) &&
+                       std::filesystem::exists(folder / "tokenizer.json", ignored);
+  Vocabulary vocabulary =
+      is_json ? text::read_tokenizer_json_folder(folder) : text::read_tiktoken_folder(folder);
+  for (const std::int64_t id : text::read_eos_ids(folder)) {
+    if (id < 0 || id >= vocabulary.size()) {
+      throw make_error(ErrorCode::kInvalidFile,
+                       "{}: eos_token_id {} is outside the vocabulary of {}", folder.string(), id,
+                       vocabulary.size());
+    }
+    vocabulary.stop_ids.push_back(static_cast<TokenId>(id));
+  }
+  if (vocabulary.eos) vocabulary.stop_ids.push_back(*vocabulary.eos);
+  text::add_known_stops(vocabulary);
+  return vocabulary;
+}
+
+/// Models often have more rows than there are tokens: those ids are unused.
+void fit_to_model(Vocabulary& vocabulary, std::int64_t rows) {
+  if (vocabulary.size() > rows || (vocabulary.exact_size && vocabulary.size() != rows)) {
+    throw make_error(ErrorCode::kInvalidFile,
+                     "{}: the vocabulary has {} tokens, control tokens included, but the model has "
+                     "{}",
+                     vocabulary.file, vocabulary.size(), rows);
+  }
+  if (rows > static_cast<std::int64_t>(formats::TokenTable::kMaxTokens)) {
+    throw make_error(ErrorCode::kInvalidFile, "{}: a model of {} rows, the limit is {}",
+                     vocabulary.file, rows, formats::TokenTable::kMaxTokens);
+  }
+  const bool has_decoded = vocabulary.decoded.size() != 0;
+  while (vocabulary.size() < rows) {
+    vocabulary.add({}, TokenKind::kUnused);
+    if (has_decoded) vocabulary.decoded.add_hidden({});
+  }
+}
 
 }  // namespace
 
 struct Tokenizer::Impl {
-  Impl(formats::TiktokenVocab ordinary_tokens, std::vector<std::string> names,
-       std::vector<bool> special_flags)
-      : ordinary(std::move(ordinary_tokens)),
-        encoder(ordinary),
-        pre_tokenizer(text::PreTokenizer::kimi()),
-        control_names(std::move(names)),
-        special(std::move(special_flags)),
-        control_index(ordinary.size(), control_names) {}
+  explicit Impl(Vocabulary read)
+      : vocabulary(std::move(read)),
+        encoder(vocabulary.tokens, std::move(vocabulary.rules)),
+        normalizer(vocabulary.normalizer),
+        pre_tokenizer(vocabulary.pre_tokenizer),
+        in_text(vocabulary, EncodeMode::kText),
+        in_control(vocabulary, EncodeMode::kControl) {
+    auto& stops = vocabulary.stop_ids;
+    std::sort(stops.begin(), stops.end());
+    stops.erase(std::unique(stops.begin(), stops.end()), stops.end());
+    ordinary_size = vocabulary.size();
+    while (ordinary_size > 0 &&
+           kind(static_cast<TokenId>(ordinary_size - 1)) != TokenKind::kOrdinary)
+      --ordinary_size;
+  }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  std::int64_t vocab_size() const {
-    return ordinary.size() + static_cast<std::int64_t>(control_names.size());
-  }
+  TokenKind kind(TokenId id) const { return vocabulary.kinds[static_cast<std::size_t>(id)]; }
 
-  /// Ordinary ids of valid UTF-8 without control tokens.
-  void encode_text(std::string_view utf8, std::vector<TokenId>& ids,
-                   text::BytePairEncoder::Scratch& scratch) const {
-    text::PreTokenizer::Walk walk(pre_tokenizer, utf8);
-    for (std::string_view piece = walk.next(); !piece.empty(); piece = walk.next()) {
-      encoder.encode(piece, ids, scratch);
+  /// Memory of one call.
+  struct Work {
+    std::vector<TokenId>& ids;
+    text::Regex::Search search{};
+    text::BytePairEncoder::Scratch scratch{};
+  };
+
+  /// Ids of valid UTF-8. `is_start`: nothing of the whole text comes before.
+  void encode(std::string_view utf8, const Finders& finders, bool is_start, Work& work) const {
+    for (const auto& segment : finders.raw.split(utf8)) {
+      if (segment.id >= 0) {
+        work.ids.push_back(segment.id);
+      } else if (normalizer.empty()) {
+        encode_text(segment.text, is_start && segment.text.data() == utf8.data(), work);
+      } else {
+        const std::string normal = normalizer.run(segment.text, work.search);
+        for (const auto& part : finders.normalized.split(normal)) {
+          if (part.id >= 0) {
+            work.ids.push_back(part.id);
+          } else {
+            encode_text(
+                part.text,
+                is_start && segment.text.data() == utf8.data() && part.text.data() == normal.data(),
+                work);
+          }
+        }
+      }
     }
   }
 
-  formats::TiktokenVocab ordinary;
-  text::BytePairEncoder encoder;  ///< refers to `ordinary`
+  void encode_text(std::string_view text, bool is_start, Work& work) const {
+    pre_tokenizer.split(text, is_start, work.search, [&](std::string_view piece) {
+      encoder.encode(piece, work.ids, work.scratch);
+    });
+  }
+
+  Vocabulary vocabulary;
+  text::BytePairEncoder encoder;  ///< refers to vocabulary.tokens
+  text::Normalizer normalizer;
   text::PreTokenizer pre_tokenizer;
-  std::vector<std::string> control_names;  ///< by id - ordinary.size()
-  std::vector<bool> special;               ///< likewise
-  text::ControlNames control_index;        ///< refers to `control_names`
-  std::optional<TokenId> bos, eos, pad;
-  std::vector<TokenId> stop_ids;
+  Finders in_text, in_control;
+  std::int64_t ordinary_size = 0;
 };
-
-namespace {
-
-/// The names of all control tokens: those of the file, and `<|reserved_token_ID|>` for the rest.
-void name_control_tokens(const text::TokenizerConfig& config, const std::string& file,
-                         std::int64_t first_id, std::vector<std::string>& names,
-                         std::vector<bool>& special) {
-  for (std::int64_t id = first_id; id < first_id + kControlTokens; ++id) {
-    names.push_back(fmt::format("<|reserved_token_{}|>", id));
-    special.push_back(true);
-  }
-  for (const auto& [id, token] : config.added_tokens) {
-    if (id < first_id || id >= first_id + kControlTokens) {
-      throw make_error(ErrorCode::kInvalidFile,
-                       "{}: added token \"{}\" has id {}, outside the {} control ids from {} that "
-                       "follow tiktoken.model",
-                       file, token.name, id, kControlTokens, first_id);
-    }
-    if (token.name.empty()) {
-      throw make_error(ErrorCode::kInvalidFile, "{}: added token {} has an empty name", file, id);
-    }
-    names[static_cast<std::size_t>(id - first_id)] = token.name;
-    special[static_cast<std::size_t>(id - first_id)] = token.special;
-  }
-  std::vector<std::string_view> sorted(names.begin(), names.end());
-  std::sort(sorted.begin(), sorted.end());
-  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
-  if (twice != sorted.end()) {
-    throw make_error(ErrorCode::kInvalidFile, "{}: two added tokens are named \"{}\"", file,
-                     *twice);
-  }
-}
-
-std::optional<TokenId> named_token(const text::ControlNames& index, const std::string& name,
-                                   const char* key, const std::string& file) {
-  if (name.empty()) return std::nullopt;
-  const auto id = index.find(name);
-  if (!id)
-    throw make_error(ErrorCode::kInvalidFile, "{}: {} \"{}\" is not an added token", file, key,
-                     name);
-  return id;
-}
-
-}  // namespace
 
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
-Tokenizer Tokenizer::load(const std::filesystem::path& folder,
+Tokenizer Tokenizer::load(const std::filesystem::path& path,
                           std::optional<std::int64_t> expected_vocab_size) {
-  const std::filesystem::path config_path = folder / "tokenizer_config.json";
-  const std::string file = config_path.string();
-  const text::TokenizerConfig config = text::read_tokenizer_config(config_path);
-  if (config.tokenizer_class != "TikTokenTokenizer") {
-    throw make_error(ErrorCode::kUnsupported,
-                     "{}: tokenizer_class \"{}\" (this build reads TikTokenTokenizer)", file,
-                     config.tokenizer_class);
-  }
-  const std::filesystem::path ranks_path = folder / "tiktoken.model";
-  formats::TiktokenVocab ordinary = value_or_throw(formats::TiktokenVocab::read(ranks_path));
-  const std::int64_t total = ordinary.size() + kControlTokens;
-  if (expected_vocab_size && *expected_vocab_size != total) {
-    throw make_error(ErrorCode::kInvalidFile,
-                     "{}: {} tokens and {} control tokens make {}, but the model has {}",
-                     ranks_path.string(), ordinary.size(), kControlTokens, total,
-                     *expected_vocab_size);
-  }
-  std::vector<std::string> names;
-  std::vector<bool> special;
-  name_control_tokens(config, file, ordinary.size(), names, special);
-
-  std::shared_ptr<Impl> impl;
+  Vocabulary vocabulary = read_vocabulary(path);
+  if (expected_vocab_size) fit_to_model(vocabulary, *expected_vocab_size);
+  const std::string file = vocabulary.file;
   try {
-    impl = std::make_shared<Impl>(std::move(ordinary), std::move(names), std::move(special));
+    return Tokenizer(std::make_shared<const Impl>(std::move(vocabulary)));
   } catch (Error& error) {
-    error.add_context(ranks_path.string());
+    error.add_context(file);
     throw;
   }
-  impl->bos = named_token(impl->control_index, config.bos_token, "bos_token", file);
-  impl->eos = named_token(impl->control_index, config.eos_token, "eos_token", file);
-  impl->pad = named_token(impl->control_index, config.pad_token, "pad_token", file);
-  for (const std::int64_t id : text::read_eos_ids(folder)) {
-    if (id < 0 || id >= total) {
-      throw make_error(ErrorCode::kInvalidFile,
-                       "{}: eos_token_id {} is outside the vocabulary of {}", folder.string(), id,
-                       total);
-    }
-    impl->stop_ids.push_back(static_cast<TokenId>(id));
-  }
-  for (const auto id : {impl->eos, impl->control_index.find("<|end_of_msg|>"),
-                        impl->control_index.find("<|im_end|>")}) {
-    if (id) impl->stop_ids.push_back(*id);
-  }
-  std::sort(impl->stop_ids.begin(), impl->stop_ids.end());
-  impl->stop_ids.erase(std::unique(impl->stop_ids.begin(), impl->stop_ids.end()),
-                       impl->stop_ids.end());
-  return Tokenizer(std::move(impl));
 }
 
 bool Tokenizer::available(const std::filesystem::path& path) {
+  if (is_gguf(path)) {
+    const auto gguf = formats::Gguf::open(path);
+    return gguf && gguf->metadata().has("tokenizer.ggml.model");
+  }
+  const std::filesystem::path folder = folder_of(path);
   std::error_code ignored;
-  const bool is_folder = std::filesystem::is_directory(path, ignored);
-  return std::filesystem::exists((is_folder ? path : path.parent_path()) / "tiktoken.model",
-                                 ignored);
+  return std::filesystem::exists(folder / "tiktoken.model", ignored) ||
+         std::filesystem::exists(folder / "tokenizer.json", ignored);
 }
 
 std::int64_t Tokenizer::vocab_size() const {
-  return impl_->vocab_size();
+  return impl_->vocabulary.size();
 }
 std::int64_t Tokenizer::ordinary_size() const {
-  return impl_->ordinary.size();
+  return impl_->ordinary_size;
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, EncodeMode mode) const {
@@ -173,18 +204,12 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, EncodeMode mode) c
 void Tokenizer::encode(std::string_view text, EncodeMode mode, std::vector<TokenId>& ids) const {
   std::string repaired;
   if (!text::is_valid_utf8(text)) text = repaired = text::repair_utf8(text);
-  text::BytePairEncoder::Scratch scratch;
+  const Finders& finders = mode == EncodeMode::kControl ? impl_->in_control : impl_->in_text;
+  Impl::Work work{ids};
+  if (!impl_->vocabulary.kimi_slices) return impl_->encode(text, finders, true, work);
   text::KimiSlicer slicer(text);
   for (std::string_view slice = slicer.next(); !slice.empty(); slice = slicer.next()) {
-    std::size_t at = 0;
-    while (mode == EncodeMode::kControl) {
-      const auto match = impl_->control_index.find_first(slice, at);
-      if (!match) break;
-      impl_->encode_text(slice.substr(at, match->begin - at), ids, scratch);
-      ids.push_back(match->id);
-      at = match->begin + match->size;
-    }
-    impl_->encode_text(slice.substr(at), ids, scratch);
+    impl_->encode(slice, finders, slice.data() == text.data(), work);
   }
 }
 
@@ -194,6 +219,7 @@ std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) c
     const std::string_view token = bytes(id);
     if (!skip_special || !is_special(id)) out += token;
   }
+  if (impl_->vocabulary.strip_prefix && out.starts_with(' ')) out.erase(0, 1);
   return out;
 }
 
@@ -206,41 +232,43 @@ std::string_view Tokenizer::bytes(TokenId id) const {
     throw make_error(ErrorCode::kInvalidRequest, "token id {} is outside the vocabulary of {}", id,
                      vocab_size());
   }
-  if (!is_control(id)) return impl_->ordinary.token(id);
-  return impl_->control_names[static_cast<std::size_t>(id - impl_->ordinary.size())];
+  const Vocabulary& vocabulary = impl_->vocabulary;
+  return (vocabulary.decoded.size() != 0 ? vocabulary.decoded : vocabulary.tokens).token(id);
 }
 
 bool Tokenizer::is_control(TokenId id) const {
-  return id >= impl_->ordinary.size() && is_valid(id);
+  if (!is_valid(id)) return false;
+  const TokenKind kind = impl_->kind(id);
+  return kind == TokenKind::kControl || kind == TokenKind::kSpecial;
 }
 
 bool Tokenizer::is_special(TokenId id) const {
-  return is_control(id) && impl_->special[static_cast<std::size_t>(id - impl_->ordinary.size())];
+  return is_valid(id) && impl_->kind(id) == TokenKind::kSpecial;
 }
 
 std::optional<TokenId> Tokenizer::control(std::string_view name) const {
-  return impl_->control_index.find(name);
+  return impl_->vocabulary.control(name);
 }
 
 std::optional<TokenId> Tokenizer::bos() const {
-  return impl_->bos;
+  return impl_->vocabulary.bos;
 }
 std::optional<TokenId> Tokenizer::eos() const {
-  return impl_->eos;
+  return impl_->vocabulary.eos;
 }
 std::optional<TokenId> Tokenizer::pad() const {
-  return impl_->pad;
+  return impl_->vocabulary.pad;
 }
-
 bool Tokenizer::adds_bos() const {
-  return false;
+  return impl_->vocabulary.adds_bos;
 }
 
 const std::vector<TokenId>& Tokenizer::stop_ids() const {
-  return impl_->stop_ids;
+  return impl_->vocabulary.stop_ids;
 }
 bool Tokenizer::is_stop(TokenId id) const {
-  return std::binary_search(impl_->stop_ids.begin(), impl_->stop_ids.end(), id);
+  return std::binary_search(impl_->vocabulary.stop_ids.begin(), impl_->vocabulary.stop_ids.end(),
+                            id);
 }
 
 StreamDecoder::StreamDecoder(Tokenizer tokenizer, bool skip_special)

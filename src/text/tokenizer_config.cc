@@ -43,15 +43,18 @@ TokenizerConfig read_tokenizer_config(const std::filesystem::path& path) {
   const Json json = read_json_file(path);
   const std::string file = path.string();
   TokenizerConfig config;
+  config.file = file;
   config.tokenizer_class = token_name(json, "tokenizer_class", file);
   config.bos_token = token_name(json, "bos_token", file);
   config.eos_token = token_name(json, "eos_token", file);
   config.pad_token = token_name(json, "pad_token", file);
 
-  const auto added = json.find("added_tokens_decoder");
-  if (added == json.end() || !added->is_object()) {
-    throw make_error(ErrorCode::kInvalidFile, "{}: no object added_tokens_decoder", file);
+  if (const auto it = json.find("add_bos_token"); it != json.end() && it->is_boolean()) {
+    config.add_bos_token = it->get<bool>();
   }
+  const auto added = json.find("added_tokens_decoder");
+  if (added == json.end() || !added->is_object()) return config;
+  config.has_added_tokens = true;
   for (const auto& [key, entry] : added->items()) {
     std::int64_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
@@ -69,6 +72,23 @@ TokenizerConfig read_tokenizer_config(const std::filesystem::path& path) {
       throw make_error(ErrorCode::kInvalidFile, "{}: added_tokens_decoder has id {} twice", file,
                        id);
     }
+  }
+  return config;
+}
+
+TokenizerConfig read_tokenizer_configs(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const std::filesystem::path path = folder / "tokenizer_config.json";
+  TokenizerConfig config;
+  if (std::filesystem::exists(path, ignored)) config = read_tokenizer_config(path);
+  const std::filesystem::path map_path = folder / "special_tokens_map.json";
+  if (!std::filesystem::exists(map_path, ignored)) return config;
+  const Json map = read_json_file(map_path);
+  if (config.file.empty()) config.file = map_path.string();
+  for (const auto& [key, name] : {std::pair{"bos_token", &config.bos_token},
+                                  {"eos_token", &config.eos_token},
+                                  {"pad_token", &config.pad_token}}) {
+    if (name->empty()) *name = token_name(map, key, map_path.string());
   }
   return config;
 }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "text/known_pre_tokenizers.h"
 #include "text/unicode_additions.h"
 #include "text/utf8.h"
 
@@ -11,10 +12,10 @@ namespace {
 using testing::ElementsAre;
 
 std::vector<std::string> pieces(std::string_view text) {
-  static const PreTokenizer kimi = PreTokenizer::kimi();
+  static const PreTokenizer kimi({{.pattern = kKimiPattern}});
   std::vector<std::string> out;
-  PreTokenizer::Walk walk(kimi, text);
-  for (auto piece = walk.next(); !piece.empty(); piece = walk.next()) out.emplace_back(piece);
+  Regex::Search search;
+  kimi.split(text, true, search, [&](std::string_view piece) { out.emplace_back(piece); });
   return out;
 }
 

@@ -206,7 +206,7 @@ TEST_F(TokenizerFiles, GoodFilesLoad) {
 
 TEST_F(TokenizerFiles, VocabularyOfTheWrongSize) {
   EXPECT_THAT(load_error(4097),
-              HasSubstr("3840 tokens and 256 control tokens make 4096, but the model has 4097"));
+              HasSubstr("has 4096 tokens, control tokens included, but the model has 4097"));
 }
 TEST_F(TokenizerFiles, MissingFiles) {
   std::filesystem::remove(folder_.path() / "tiktoken.model");
