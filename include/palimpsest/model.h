@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct LoadOptions {
   bool prefetch = false;
 };
 
+/// What is known of a model's weights: the files themselves, the index of files that are not (all) there, or config.json alone.
+enum class WeightOrigin : std::uint8_t { kFiles, kIndex, kConfig };
+
 /// A loaded checkpoint: its configuration and weights, mapped from the files in the form they are stored in. Immutable, so
 /// any number of sessions and threads may share it.
 class Model {
@@ -27,6 +31,10 @@ class Model {
   /// Reads a Hugging Face folder (config.json, model*.safetensors with or without index), a single .safetensors file with a
   /// config.json beside it, or a .gguf file: the whole model, or any part of a split one with the others beside it. Throws Error: kIo, kInvalidFile (naming file, tensor, expected and found), kUnsupported.
   static std::shared_ptr<const Model> load(const std::filesystem::path& path, const LoadOptions& options = {});
+  /// A model without values, for plans: configuration, shapes and stored forms of all weights, from headers only; also of a folder whose
+  /// shards are missing but whose index is there, and of one with nothing but config.json. Nothing can be computed with it: a Session
+  /// refuses it. Throws Error.
+  static std::shared_ptr<const Model> outline(const std::filesystem::path& path);
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -38,12 +46,23 @@ class Model {
   std::int64_t file_bytes() const;
   /// Bytes of weights that had to be copied because they are computed with in another form than they are stored in.
   std::int64_t owned_bytes() const;
+  /// Bytes of the F32 copies of vectors.
+  std::int64_t vector_bytes() const;
+  /// Stored bytes by WeightRole (model/weight_spec.h).
+  std::span<const std::int64_t> role_bytes() const;
+  /// Bytes of unused_tensors(); 0 where their sizes are not known.
+  std::int64_t unused_bytes() const;
+  /// Whether this is an outline(), and what it was made from.
+  bool is_outline() const;
+  WeightOrigin origin() const;
   /// Tensors of the checkpoint that the text model does not use (a vision tower), for people to be told about.
   const std::vector<std::string>& unused_tensors() const;
 
  private:
   struct Impl;
   explicit Model(std::unique_ptr<Impl> impl);
+  template <class Fill>
+  static std::shared_ptr<const Model> make(const std::filesystem::path& path, Fill fill);
   std::unique_ptr<Impl> impl_;
 };
 

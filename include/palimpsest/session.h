@@ -43,14 +43,16 @@ struct SessionNote {
 
 /// Bytes a session takes, known before anything is allocated.
 struct MemoryPlan {
-  std::int64_t weights = 0;         ///< mapped file bytes
-  std::int64_t pages = 0;           ///< fixed pages and conv tails of one sequence
+  std::int64_t sequences = 1;       ///< at once; a Session has one
+  std::int64_t weights = 0;         ///< file bytes that the text model maps, and copies made while loading
+  std::int64_t pages = 0;           ///< fixed pages and conv tails of all sequences
+  std::int64_t logits = 0;          ///< of the next token of every sequence
   std::int64_t list_per_token = 0;  ///< latent cache, per token
-  std::int64_t context = 0;         ///< tokens the lists are sized for
-  std::int64_t lists = 0;           ///< context * list_per_token, rounded up to whole blocks
+  std::int64_t context = 0;         ///< tokens of each sequence that the lists are sized for
+  std::int64_t lists = 0;           ///< sequences * context * list_per_token, rounded up to whole blocks
   std::int64_t workspace = 0;       ///< activations and kernel scratch of one forward pass of ubatch rows
   std::int64_t cache = 0;           ///< snapshots
-  std::int64_t total() const { return weights + pages + lists + workspace + cache; }
+  std::int64_t total() const { return weights + pages + logits + lists + workspace + cache; }
 };
 
 /// One sequence of tokens and the memory a model has of it. Not thread-safe; several sessions may share a model.

@@ -11,6 +11,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What the views of an outline point to: an address that is not null and that nobody reads.
+constexpr std::uintptr_t kNoBytes = 64;
+
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 
 /// Whether the file that `path` leads to belongs to the model folder: it lies in it, or among the blobs of a hub cache.
@@ -73,14 +76,28 @@ Result<std::vector<fs::path>> locate_shards(const fs::path& folder, const ShardI
 
 }  // namespace
 
+Result<fs::path> Checkpoint::find_index(const fs::path& folder) { return choose(folder, "model.safetensors.index.json", kIndexSuffix); }
+Result<fs::path> Checkpoint::find_single_file(const fs::path& folder) { return choose(folder, "model.safetensors", ".safetensors"); }
+
+Result<Checkpoint> Checkpoint::outline(std::deque<std::string> names, std::vector<TensorEntry> entries) {
+  Checkpoint checkpoint;
+  checkpoint.shards_.push_back({{}, {}, std::move(names), {}});
+  checkpoint.entries_ = std::move(entries);
+  checkpoint.index_ = NameIndex(checkpoint.entries_);
+  if (const auto pair = checkpoint.index_.find_duplicate(checkpoint.entries_)) {
+    return fail(ErrorCode::kInvalidFile, "tensor {} occurs twice", quote(checkpoint.entries_[pair->first].name));
+  }
+  return checkpoint;
+}
+
 Result<Checkpoint> Checkpoint::open(const fs::path& path) {
   std::error_code failed;
   if (!fs::is_directory(path, failed)) return open_files({path});
 
-  auto index_path = choose(path, "model.safetensors.index.json", kIndexSuffix);
+  auto index_path = find_index(path);
   if (!index_path) return tl::make_unexpected(index_path.error());
   if (index_path->empty()) {
-    auto single = choose(path, "model.safetensors", ".safetensors");
+    auto single = find_single_file(path);
     if (!single) return tl::make_unexpected(single.error());
     if (single->empty()) {
       return fail(ErrorCode::kIo, "'{}' holds neither model.safetensors nor model.safetensors.index.json", path.string());
@@ -134,7 +151,8 @@ const TensorEntry* Checkpoint::find(std::string_view name) const {
 }
 
 Tensor Checkpoint::view(const TensorEntry& entry) const {
-  const std::byte* data = shards_[entry.shard].file.bytes().data() + entry.offset;
+  const std::byte* data =
+      is_outline() ? reinterpret_cast<const std::byte*>(kNoBytes) : shards_[entry.shard].file.bytes().data() + entry.offset;
   return Tensor::contiguous(const_cast<std::byte*>(data), entry.dtype, entry.sizes, entry.rank);
 }
 
@@ -149,6 +167,7 @@ std::uint64_t Checkpoint::tensor_bytes() const {
 }
 
 std::uint64_t Checkpoint::file_bytes() const {
+  if (is_outline()) return tensor_bytes();
   return std::accumulate(shards_.begin(), shards_.end(), std::uint64_t{0},
                          [](std::uint64_t sum, const Shard& shard) { return sum + shard.file.size(); });
 }

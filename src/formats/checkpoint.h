@@ -37,6 +37,14 @@ class Checkpoint {
   /// (<repo>/snapshots/<revision>/file -> <repo>/blobs/<id>).
   static Result<Checkpoint> open(const std::filesystem::path& path);
 
+  /// A checkpoint of which only the headers are known, for plans: view() gives addresses that nobody may read. `names` owns what the
+  /// entries' names point to. Error (kInvalidFile) for a name that occurs twice.
+  static Result<Checkpoint> outline(std::deque<std::string> names, std::vector<TensorEntry> entries);
+
+  /// The index of a folder, and the file of a folder without one, as open() chooses them; empty when there is none.
+  static Result<std::filesystem::path> find_index(const std::filesystem::path& folder);
+  static Result<std::filesystem::path> find_single_file(const std::filesystem::path& folder);
+
   /// In the order of the shards and of their headers.
   std::span<const TensorEntry> entries() const { return entries_; }
   std::span<const Shard> shards() const { return shards_; }
@@ -51,11 +59,12 @@ class Checkpoint {
 
   /// Bytes of all tensors, without headers.
   std::uint64_t tensor_bytes() const;
-  /// Bytes of all files.
+  /// Bytes of all files; of all tensors where there are no files.
   std::uint64_t file_bytes() const;
 
  private:
   static Result<Checkpoint> open_files(const std::vector<std::filesystem::path>& files);
+  bool is_outline() const { return shards_.size() == 1 && shards_.front().path.empty(); }
 
   std::vector<Shard> shards_;
   std::vector<TensorEntry> entries_;

@@ -27,15 +27,18 @@ class ShardIndex {
   std::span<const std::string> files() const { return files_; }
   std::size_t size() const { return items_.size(); }
 
+  struct Item {
+    std::string_view tensor;
+    std::uint32_t file;  ///< position in files()
+  };
+  /// In the order of the index.
+  std::span<const Item> items() const { return items_; }
+
   /// The shards hold exactly the tensors that the index says, each in its file. entry.shard counts in the order of files().
   Result<bool> check(std::span<const TensorEntry> entries, const NameIndex& names) const;
 
  private:
   friend class ShardIndexParser;
-  struct Item {
-    std::string_view tensor;
-    std::uint32_t file;
-  };
   void sort_files();
 
   std::vector<std::string> files_;

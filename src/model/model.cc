@@ -19,16 +19,42 @@ struct Model::Impl {
   std::unique_ptr<WeightSource> source;
   std::unique_ptr<WeightLoader> loader;  ///< owns what had to be copied
   std::vector<std::string> unused;
+  std::int64_t unused_bytes = 0;
+  bool is_outline = false;
+  WeightOrigin origin = WeightOrigin::kFiles;
 
   void load(const LoadOptions& options);
+  void outline();
+  Census open(OpenedModel opened);
+  void finish(std::function<void(std::int64_t, std::int32_t)> verify);
 };
 
-void Model::Impl::load(const LoadOptions& options) {
-  auto opened = open_model(path);
+Census Model::Impl::open(OpenedModel opened) {
   config = std::move(opened.config);
   source = std::move(opened.source);
-  loader = std::make_unique<WeightLoader>(*config, *source);
+  loader = std::make_unique<WeightLoader>(*config, *source, is_outline);
   const Census census = value_or_throw(source->census());
+  unused = source->unused();
+  unused_bytes = static_cast<std::int64_t>(census.vision_bytes);
+  return census;
+}
+
+void Model::Impl::finish(std::function<void(std::int64_t, std::int32_t)> verify) {
+  loader->finish();
+  loader->weights.experts = std::make_shared<MappedExperts>(std::move(loader->experts), std::move(verify));
+}
+
+void Model::Impl::outline() {
+  is_outline = true;
+  auto opened = open_outline(path);
+  origin = opened.origin;
+  open(std::move(opened));
+  for (std::size_t i = 0; i < source->specs().size(); ++i) loader->place(i, false);
+  finish([](std::int64_t, std::int32_t) {});
+}
+
+void Model::Impl::load(const LoadOptions& options) {
+  const Census census = open(open_model(path));
   const std::uint64_t scaled = census.mxfp4_bytes + census.int8_bytes + census.block_bytes[static_cast<std::size_t>(BlockType::kMxfp4)];
   const bool check_experts = scaled / 17 <= kEagerScaleBytes;
   const auto total = static_cast<std::int64_t>(source->specs().size());
@@ -36,27 +62,32 @@ void Model::Impl::load(const LoadOptions& options) {
     loader->place(static_cast<std::size_t>(i), check_experts);
     if (options.on_progress && (i % 512 == 511 || i + 1 == total)) options.on_progress(i + 1, total);
   }
-  loader->finish();
-  loader->weights.experts = std::make_shared<MappedExperts>(
-      std::move(loader->experts), [this, check_experts](std::int64_t layer, std::int32_t expert) {
-        if (!check_experts) loader->verify_expert(layer, expert);
-      });
-  unused = source->unused();
+  finish([this, check_experts](std::int64_t layer, std::int32_t expert) {
+    if (!check_experts) loader->verify_expert(layer, expert);
+  });
   if (options.prefetch) source->will_need();
 }
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::~Model() = default;
 
-std::shared_ptr<const Model> Model::load(const std::filesystem::path& path, const LoadOptions& options) {
+template <class Fill>
+std::shared_ptr<const Model> Model::make(const std::filesystem::path& path, Fill fill) {
   auto impl = std::make_unique<Impl>();
   impl->path = path;
   try {
-    impl->load(options);
+    fill(*impl);
   } catch (Error& error) {
     throw error.add_context(path.string());
   }
   return std::shared_ptr<const Model>(new Model(std::move(impl)));
+}
+
+std::shared_ptr<const Model> Model::load(const std::filesystem::path& path, const LoadOptions& options) {
+  return make(path, [&](Impl& impl) { impl.load(options); });
+}
+std::shared_ptr<const Model> Model::outline(const std::filesystem::path& path) {
+  return make(path, [](Impl& impl) { impl.outline(); });
 }
 
 const ModelConfig& Model::config() const { return *impl_->config; }
@@ -64,6 +95,11 @@ const Weights& Model::weights() const { return impl_->loader->weights; }
 const std::filesystem::path& Model::path() const { return impl_->path; }
 std::int64_t Model::file_bytes() const { return static_cast<std::int64_t>(impl_->source->file_bytes()); }
 std::int64_t Model::owned_bytes() const { return impl_->loader->owned_bytes(); }
+std::int64_t Model::vector_bytes() const { return impl_->loader->vector_bytes(); }
+std::span<const std::int64_t> Model::role_bytes() const { return impl_->loader->role_bytes(); }
+std::int64_t Model::unused_bytes() const { return impl_->unused_bytes; }
+bool Model::is_outline() const { return impl_->is_outline; }
+WeightOrigin Model::origin() const { return impl_->origin; }
 const std::vector<std::string>& Model::unused_tensors() const { return impl_->unused; }
 
 }  // namespace palimpsest

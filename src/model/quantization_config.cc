@@ -56,4 +56,16 @@ void check_quantization(const JsonObject& root, const JsonObject& text) {
   }
 }
 
+bool promises_mxfp4_experts(const JsonObject& root, const JsonObject& text) {
+  for (const JsonObject& json : {root, text}) {
+    const auto quantization = json.find_object("quantization_config");
+    if (!quantization) continue;
+    const std::string format = quantization->string("format");
+    if (format == kMxfp4) return true;
+    throw make_error(ErrorCode::kUnsupported, "{}: which weights are '{}' is told by the tensors alone, and neither they nor an index are here",
+                     quantization->where("format"), format);
+  }
+  return false;
+}
+
 }  // namespace palimpsest

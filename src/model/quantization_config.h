@@ -10,4 +10,8 @@ namespace palimpsest {
 /// activations. Throws Error{kUnsupported} or Error{kInvalidFile} that names the key.
 void check_quantization(const formats::JsonObject& root, const formats::JsonObject& text);
 
+/// Whether the routed experts of such a checkpoint are MXFP4 by config.json alone. Throws Error{kUnsupported} where only its tensors could tell
+/// (int-quantized and mixes).
+bool promises_mxfp4_experts(const formats::JsonObject& root, const formats::JsonObject& text);
+
 }  // namespace palimpsest

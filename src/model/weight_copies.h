@@ -13,6 +13,14 @@ namespace palimpsest {
 /// Owns the copies of weights that are computed with in another form than they are stored in.
 class WeightCopies {
  public:
+  WeightCopies() = default;
+  /// Copies nothing and only counts: what it returns has shapes and an address that nobody may read. For plans.
+  static WeightCopies counting() {
+    WeightCopies copies;
+    copies.counting_ = true;
+    return copies;
+  }
+
   struct Run {
     std::int64_t begin, count;
   };
@@ -30,6 +38,7 @@ class WeightCopies {
  private:
   std::deque<std::vector<std::byte>> blocks_;
   std::int64_t bytes_ = 0;
+  bool counting_ = false;
 };
 
 }  // namespace palimpsest

@@ -1,5 +1,6 @@
 #include "model/weight_loader.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
@@ -27,21 +28,24 @@ LayerWeights empty_layer(const LayerSpec& spec) {
 
 }  // namespace
 
-WeightLoader::WeightLoader(const ModelConfig& config, WeightSource& source)
-    : config_(config), source_(source), first_expert_spec_(static_cast<std::size_t>(config.num_layers())) {
+WeightLoader::WeightLoader(const ModelConfig& config, WeightSource& source, bool outline)
+    : config_(config), source_(source), outline_(outline), copies_(outline ? WeightCopies::counting() : WeightCopies()),
+      vectors_(outline ? WeightCopies::counting() : WeightCopies()),
+      first_expert_spec_(static_cast<std::size_t>(config.num_layers())) {
   for (const LayerSpec& layer : config.layers) {
     weights.layers.push_back(empty_layer(layer));
     experts.emplace_back(layer.ffn == Ffn::kMixtureOfExperts ? static_cast<std::size_t>(config.moe.num_experts) : 0);
   }
 }
 
+Tensor WeightLoader::new_vector(std::int64_t values) { return vectors_.f32(values, 1).reshape({values}); }
+
 /// An F32 copy in the shape of the spec: [n], [P, W] for convolution taps; padding behind A_log is dropped.
 Tensor WeightLoader::f32_vector(const WeightSpec& spec, const Tensor& stored) {
-  auto& values = vectors_.emplace_back(static_cast<std::size_t>(spec.parameters()));
+  const Tensor vector = new_vector(spec.parameters());
   const float offset = spec.plus_one ? 1.0f : 0.0f;
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = load_float(stored, static_cast<std::int64_t>(i)) + offset;
-  if (spec.rank == 3) return Tensor::contiguous(values.data(), DType::kF32, {spec.sizes[0], spec.sizes[1] * spec.sizes[2]});
-  return Tensor::contiguous(values.data(), DType::kF32, {spec.parameters()});
+  for (std::int64_t i = 0; i < vector.numel() && !outline_; ++i) vector.as<float>()[i] = load_float(stored, i) + offset;
+  return spec.rank == 3 ? vector.reshape({spec.sizes[0], spec.sizes[1] * spec.sizes[2]}) : vector;
 }
 
 void WeightLoader::verify_expert(std::int64_t layer, std::int32_t expert) const {
@@ -118,13 +122,14 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
 void WeightLoader::place(std::size_t index, bool check_experts) {
   const WeightSpec& spec = source_.specs()[index];
   const Matrix matrix = value_or_throw(source_.find(spec));
-  if (spec.expert < 0 || check_experts) value_or_throw(source_.check(spec));
+  role_bytes_[static_cast<std::size_t>(spec.role)] += matrix.bytes();
+  if (!outline_ && (spec.expert < 0 || check_experts)) value_or_throw(source_.check(spec));
 
   const auto store_vector = [&](Tensor& field) {
     const Tensor values = f32_vector(spec, matrix.dense);
     if (!field.defined()) {
       field = values;
-    } else {  // norm times projection of an Attention Residual
+    } else if (!outline_) {  // norm times projection of an Attention Residual
       for (std::int64_t i = 0; i < values.numel(); ++i) field.as<float>()[i] *= values.as<float>()[i];
     }
   };
@@ -166,8 +171,8 @@ void WeightLoader::complete(PageMixerWeights& page) {
     page.v_proj = repeated(page.v_proj, p.value_dim);
   }
   if (!p.output_norm_weight) {
-    auto& ones = vectors_.emplace_back(static_cast<std::size_t>(p.value_dim), 1.0f);
-    page.o_norm = Tensor::contiguous(ones.data(), DType::kF32, {p.value_dim});
+    page.o_norm = new_vector(p.value_dim);
+    if (!outline_) std::fill_n(page.o_norm.as<float>(), p.value_dim, 1.0f);
   }
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -17,7 +17,8 @@ namespace palimpsest {
 /// Owns the copies; weights are valid as long as it and the source live.
 class WeightLoader {
  public:
-  WeightLoader(const ModelConfig& config, WeightSource& source);
+  /// `outline`: for plans; nothing is read, checked or copied, and the weights have shapes and stored forms but no values.
+  WeightLoader(const ModelConfig& config, WeightSource& source, bool outline = false);
 
   /// Places specs()[index] of the source; `check_experts`: look at the values of experts too. Throws Error{kInvalidFile}.
   void place(std::size_t index, bool check_experts);
@@ -28,6 +29,11 @@ class WeightLoader {
   void verify_expert(std::int64_t layer, std::int32_t expert) const;
   /// Bytes of copied matrices.
   std::int64_t owned_bytes() const { return copies_.bytes() + source_.owned_bytes(); }
+  /// Bytes of the F32 copies of vectors.
+  std::int64_t vector_bytes() const { return vectors_.bytes(); }
+  /// Stored bytes of the weights placed so far, by WeightRole.
+  using RoleBytes = std::array<std::int64_t, static_cast<std::size_t>(WeightRole::kCount)>;
+  const RoleBytes& role_bytes() const { return role_bytes_; }
 
   Weights weights;
   std::vector<std::vector<ExpertMatrices>> experts;  ///< per layer
@@ -36,11 +42,13 @@ class WeightLoader {
   void place_split(LayerWeights& layer, const WeightSpec& spec, const Matrix& matrix);
   void complete(PageMixerWeights& page);
   Tensor f32_vector(const WeightSpec& spec, const Tensor& stored);
+  Tensor new_vector(std::int64_t values);
 
   const ModelConfig& config_;
   WeightSource& source_;
-  std::deque<std::vector<float>> vectors_;
-  WeightCopies copies_;
+  bool outline_;
+  WeightCopies copies_, vectors_;
+  RoleBytes role_bytes_ = {};
   std::vector<std::size_t> first_expert_spec_;  ///< per layer, index into specs
 };
 

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "model/checkpoint_outline.h"
 #include "model/gguf/gguf_config.h"
 #include "model/gguf/gguf_source.h"
 
@@ -89,6 +90,17 @@ OpenedModel open_model(const std::filesystem::path& path) {
     opened.config = std::make_unique<const ModelConfig>(config_beside(path));
     opened.source = open_checkpoint(*opened.config, path);
   }
+  return opened;
+}
+
+OutlinedModel open_outline(const std::filesystem::path& path) {
+  OutlinedModel opened;
+  if (!std::filesystem::is_directory(path) || (opened.origin = weight_origin(path)) == WeightOrigin::kFiles) {
+    static_cast<OpenedModel&>(opened) = open_model(path);
+    return opened;
+  }
+  opened.config = std::make_unique<const ModelConfig>(config_beside(path));
+  opened.source = std::make_unique<CheckpointSource>(*opened.config, outline_checkpoint(*opened.config, path));
   return opened;
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/op_args.h"
 #include "model/weight_spec.h"
 #include "model/weights_check.h"
+#include "palimpsest/model.h"
 
 namespace palimpsest {
 
@@ -60,6 +61,14 @@ struct OpenedModel {
   std::unique_ptr<WeightSource> source;
 };
 OpenedModel open_model(const std::filesystem::path& path);
+
+/// What is known of a model's weights without reading them: of a folder whose shards are not all there what its index and config.json say, of a
+/// folder with neither what its config.json promises (types as published, MXFP4 experts where it says so); of any other path what
+/// open_model() finds. Views of weights that are not there must not be read. Throws Error.
+struct OutlinedModel : OpenedModel {
+  WeightOrigin origin = WeightOrigin::kFiles;
+};
+OutlinedModel open_outline(const std::filesystem::path& path);
 
 /// The configuration alone, from the same paths.
 ModelConfig open_model_config(const std::filesystem::path& path);

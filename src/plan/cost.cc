@@ -27,11 +27,11 @@ std::int64_t bytes(const PageMixerWeights& w) {
   return sum_bytes({w.q_proj, w.k_proj, w.v_proj, w.a_proj, w.b_proj, w.g_proj, w.o_proj, w.q_map.layer1, w.q_map.layer2, w.k_map.layer1, w.k_map.layer2});
 }
 
-std::int64_t ffn_bytes(const LayerWeights& layer, const ModelConfig& config, const ExpertMatrices* experts) {
+/// Without routed experts.
+std::int64_t ffn_bytes(const LayerWeights& layer) {
   if (const auto* w = std::get_if<MlpWeights>(&layer.ffn)) return bytes(*w);
   const auto& w = std::get<MoeWeights>(layer.ffn);
-  return sum_bytes({w.gate, w.routed_expert_down_proj, w.routed_expert_up_proj, w.shared_expert_gate}) + bytes(w.shared_experts) +
-         config.moe.experts_per_token * sum_bytes({experts->w1, experts->w2, experts->w3});
+  return sum_bytes({w.gate, w.routed_expert_down_proj, w.routed_expert_up_proj, w.shared_expert_gate}) + bytes(w.shared_experts);
 }
 
 /// A weight that is a matrix of a product run for every row: the head runs for one row a pass.
@@ -65,9 +65,13 @@ DecodeCost decode_cost(const Model& model, std::int64_t context, std::int64_t li
   cost.weights = weights.lm_head.bytes();
   for (std::int64_t l = 0; l < config.num_layers(); ++l) {
     const LayerWeights& layer = weights.layers[static_cast<std::size_t>(l)];
+    cost.weights += std::visit([](const auto& w) { return bytes(w); }, layer.mixer) + ffn_bytes(layer);
+    if (!std::holds_alternative<MoeWeights>(layer.ffn)) continue;
     // All experts of a layer are alike: the first stands for those that a token chooses. No ids: nothing is pinned or verified.
-    cost.weights += std::visit([](const auto& w) { return bytes(w); }, layer.mixer) + ffn_bytes(layer, config, weights.experts->acquire(l, {}));
+    const ExpertMatrices& expert = *weights.experts->acquire(l, {});
+    cost.experts += config.moe.experts_per_token * sum_bytes({expert.w1, expert.w2, expert.w3});
   }
+  cost.weights += cost.experts;
   const StateSpec spec = state_spec(config, list_bytes == 4 ? DType::kF32 : DType::kBF16);
   cost.states = 2 * spec.bytes_per_sequence();
   cost.lists = context * spec.bytes_per_token();

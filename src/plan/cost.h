@@ -7,6 +7,7 @@ namespace palimpsest {
 /// What a model must move and multiply, from its shapes: the floors that measured speeds are compared with.
 struct DecodeCost {
   std::int64_t weights = 0;  ///< bytes of all matrices one token reads: everything but the embedding table and the experts not chosen
+  std::int64_t experts = 0;  ///< those of the chosen routed experts; part of weights
   std::int64_t states = 0;   ///< pages and tails, read and written
   std::int64_t lists = 0;    ///< cached rows read at the given context
   std::int64_t total() const { return weights + states + lists; }

@@ -19,6 +19,7 @@ namespace palimpsest {
 namespace {
 
 MemoryPlan checked_plan(const Model& model, const SessionOptions& options) {
+  if (model.is_outline()) throw make_error(ErrorCode::kInvalidRequest, "'{}' was opened as an outline, without the values of its weights", model.path().string());
   const MemoryPlan plan = Session::plan(model, options);
   require_memory(plan, machine::available_memory());
   return plan;
@@ -33,20 +34,13 @@ struct Session::Impl {
         ubatch(options.ubatch),
         exact(options.exact_reuse),
         context(options.threads > 0 ? options.threads : base::ThreadPool::default_size()),
-        states(state_spec(model->config(), options.cache_type), session_pool(*model, plan, options)),
+        states(state_spec(model->config(), options.cache_type), pool_options(model->config(), plan)),
         cache(states, {.exact = options.exact_reuse, .disk = options.cache_disk, .disk_bytes = options.cache_disk_bytes}),
         slot(*cache.open({})) {
     context.workspace.reserve(plan.workspace);
     const auto rows = static_cast<std::size_t>(std::max(ubatch, score_rows(model->config(), ubatch)));
     all_rows.resize(rows);
     std::iota(all_rows.begin(), all_rows.end(), 0);
-  }
-
-  static StatePoolOptions session_pool(const Model& model, const MemoryPlan& plan, const SessionOptions& options) {
-    StatePoolOptions pool = pool_options(plan);
-    pool.vocab_size = model.config().vocab_size;
-    pool.cache_bytes = options.cache_bytes;
-    return pool;
   }
 
   /// Whether `held` tokens and `ids` after them can be a sequence.

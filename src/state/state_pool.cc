@@ -81,6 +81,7 @@ StatePool::StatePool(const Layout& layout, const StatePoolOptions& options)
   lengths_.assign(slots, 0);
   blocks_held_.assign(slots, 0);
   taken_.assign(slots, false);
+  used_.assign(slots, false);
   begun_.resize(slots);
   past_.reserve(slots);
 }
@@ -119,7 +120,9 @@ std::int32_t StatePool::acquire() {
   free_slots_.pop_back();
   taken_[static_cast<std::size_t>(slot)] = true;
   lengths_[static_cast<std::size_t>(slot)] = 0;
-  if (slot_bytes_ > 0) std::memset(fixed(slot), 0, static_cast<std::size_t>(slot_bytes_));
+  // Memory fresh from the system is zero: a slot used for the first time is not touched, so that plans take no memory.
+  if (used_[static_cast<std::size_t>(slot)]) std::memset(fixed(slot), 0, static_cast<std::size_t>(slot_bytes_));
+  used_[static_cast<std::size_t>(slot)] = true;
   return slot;
 }
 

@@ -201,7 +201,7 @@ class StatePool {
   std::vector<std::int32_t> table_;  ///< [slots, max_blocks]; -1: none
   std::vector<std::int32_t> free_slots_;
   std::vector<std::int64_t> lengths_, blocks_held_;
-  std::vector<bool> taken_;
+  std::vector<bool> taken_, used_;  ///< used_: acquired at least once
   std::vector<StateSnapshot> begun_;  ///< [slots]; defined: the slot is tentative
   std::vector<std::int32_t> scratch_;
   std::vector<std::int64_t> past_;

@@ -1,36 +1,17 @@
 #pragma once
 
+#include <fstream>
+#include <iterator>
 #include <string>
-#include <vector>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include "support/shared_data.h"
 
 namespace palimpsest::test {
 
-/// The numbers of moonshotai/Kimi-K3's config.json that the text model uses.
+/// config.json of moonshotai/Kimi-K3, without generation defaults.
 inline std::string kimi_k3_config() {
-  std::vector<int> full, kda;
-  for (int l = 1; l <= 93; ++l) (l % 4 == 0 || l == 93 ? full : kda).push_back(l);
-  return R"({"architectures": ["KimiK3ForConditionalGeneration"], "model_type": "kimi_k3",
-    "bos_token_id": 163584, "eos_token_id": 163586, "pad_token_id": 163839, "tie_word_embeddings": false,
-    "vision_config": {"patch_size": 14, "vt_hidden_size": 1024},
-    "text_config": {
-      "model_type": "kimi_linear", "vocab_size": 163840, "hidden_size": 7168, "intermediate_size": 33792,
-      "num_hidden_layers": 93, "num_attention_heads": 96, "num_key_value_heads": 96, "rms_norm_eps": 1e-05,
-      "hidden_act": "situ", "activation_situ_beta": 4.0, "activation_situ_linear_beta": 25.0, "attn_res_block_size": 12,
-      "max_position_embeddings": 1048576, "tie_word_embeddings": false, "bos_token_id": 163584, "eos_token_id": 163586,
-      "pad_token_id": 163839, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
-      "v_head_dim": 128, "mla_use_nope": true, "mla_use_output_gate": true, "num_experts": 896,
-      "num_experts_per_token": 16, "num_shared_experts": 2, "moe_intermediate_size": 3072,
-      "routed_expert_hidden_size": 3584, "latent_moe_use_norm": true, "first_k_dense_replace": 1, "moe_layer_freq": 1,
-      "moe_router_activation_func": "sigmoid", "moe_renormalize": true, "routed_scaling_factor": 1.0,
-      "use_grouped_topk": true, "num_expert_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
-      "num_nextn_predict_layers": 0,
-      "quantization_config": {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"},
-      "linear_attn_config": {"num_heads": 96, "head_dim": 128, "short_conv_kernel_size": 4, "gate_lower_bound": -5.0,
-        "use_full_rank_gate": true, "full_attn_layers": )" +
-         fmt::format("{}, \"kda_layers\": {}}}}}}}", full, kda);
+  std::ifstream file(project_path("tests/data/kimi_k3_config.json"));
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// moonshotai/Kimi-Linear-48B-A3B-Instruct.

@@ -22,7 +22,7 @@ TEST(MemoryPlan, ContextIsCutToWhatFits) {
   const SessionOptions options = {.threads = 1, .ubatch = 64};
   const MemoryPlan roomy = plan_memory(*demo_model(), options, std::int64_t{1} << 40);
   EXPECT_EQ(roomy.context, demo_model()->config().max_position_embeddings);
-  const MemoryPlan tight = plan_memory(*demo_model(), options, roomy.weights + roomy.pages + roomy.workspace + (200 << 20));
+  const MemoryPlan tight = plan_memory(*demo_model(), options, roomy.total() - roomy.lists + (200 << 20));
   EXPECT_EQ(tight.context, (100 << 20) / tight.list_per_token);  // half of what is left
   const MemoryPlan none = plan_memory(*demo_model(), options, 0);
   EXPECT_EQ(none.context, 4096);

@@ -206,7 +206,8 @@ TEST(Session, PlanAddsUpAndShrinksWithItsOptions) {
   EXPECT_EQ(plan.pages, 6 * (3 * 128 * 128 + 3 * 3 * 384) * 4);  // 6 KDA layers: 3 pages and three tails of 3 x 384
   EXPECT_EQ(plan.list_per_token, 2 * (256 + 64) * 2);            // 2 MLA layers, bf16
   EXPECT_EQ(plan.lists, 4096 * plan.list_per_token);
-  EXPECT_EQ(plan.total(), plan.weights + plan.pages + plan.lists + plan.workspace);
+  EXPECT_EQ(plan.logits, 4096 * 4);  // the vocabulary
+  EXPECT_EQ(plan.total(), plan.weights + plan.pages + plan.logits + plan.lists + plan.workspace);
   const MemoryPlan small = Session::plan(*demo_model(), {.threads = 1, .context = 4096, .ubatch = 32});
   EXPECT_LT(small.workspace, plan.workspace);
   EXPECT_EQ(Session::plan(*demo_model(), {.context = 64, .cache_type = DType::kF32}).list_per_token, 2 * plan.list_per_token);

@@ -1,0 +1,112 @@
+#include "plan/model_plan.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+
+#include "model/state_spec.h"
+#include "model/weight_spec.h"
+#include "plan/memory_plan.h"
+#include "state/state_pool.h"
+
+namespace palimpsest {
+namespace {
+
+struct KindName {
+  std::string_view name, key;
+};
+// In the order of WeightKind.
+constexpr KindName kKinds[] = {{"routed experts", "routed_experts"},
+                               {"routers, latent projections", "routers"},
+                               {"mixers", "mixers"},
+                               {"dense and shared MLPs", "mlps"},
+                               {"embedding", "embedding"},
+                               {"head", "head"},
+                               {"norms and other vectors", "vectors"}};
+static_assert(std::size(kKinds) == kWeightKinds);
+
+WeightKind kind_of(WeightRole role) {
+  switch (role) {
+    case WeightRole::kEmbedTokens:
+    case WeightRole::kPositions: return WeightKind::kEmbedding;
+    case WeightRole::kLmHead: return WeightKind::kHead;
+    case WeightRole::kFinalNorm:
+    case WeightRole::kFinalNormBias:
+    case WeightRole::kOutputResNorm:
+    case WeightRole::kOutputResProj:
+    case WeightRole::kInputNorm:
+    case WeightRole::kInputNormBias:
+    case WeightRole::kPostAttentionNorm:
+    case WeightRole::kPostAttentionNormBias:
+    case WeightRole::kAttentionResNorm:
+    case WeightRole::kAttentionResProj:
+    case WeightRole::kMlpResNorm:
+    case WeightRole::kMlpResProj:
+    case WeightRole::kMlpUpBias:
+    case WeightRole::kMlpDownBias:
+    case WeightRole::kRouterBias:
+    case WeightRole::kLatentNorm: return WeightKind::kVectors;
+    case WeightRole::kRouter:
+    case WeightRole::kLatentDown:
+    case WeightRole::kLatentUp: return WeightKind::kRouters;
+    case WeightRole::kMlpGate:
+    case WeightRole::kMlpUp:
+    case WeightRole::kMlpDown:
+    case WeightRole::kSharedGate:
+    case WeightRole::kSharedUp:
+    case WeightRole::kSharedDown:
+    case WeightRole::kSharedExpertGate: return WeightKind::kMlps;
+    case WeightRole::kExpertGate:
+    case WeightRole::kExpertUp:
+    case WeightRole::kExpertDown: return WeightKind::kRoutedExperts;
+    default: return WeightKind::kMixers;  // with their own norms, taps and biases
+  }
+}
+
+std::int64_t tail_bytes(const StateSpec& spec) {
+  std::int64_t sum = 0;
+  for (const StateEntry& entry : spec.entries) sum += entry.kind == StateKind::kConvTail ? entry.bytes() : 0;
+  return sum;
+}
+
+SnapshotPlan plan_snapshots(const StateSpec& spec, const ModelConfig& config, const MemoryPlan& memory) {
+  const std::int64_t fixed = spec.bytes_per_sequence() + config.vocab_size * dtype_size(DType::kF32);
+  // Snapshots lie in whole blocks of list rows (state/state_pool.h).
+  const std::int64_t unit = memory.list_per_token > 0 ? memory.list_per_token * StatePoolOptions{}.block_tokens : fixed;
+  const std::int64_t bytes = (fixed + unit - 1) / unit * unit;
+  return {bytes, memory.cache / bytes};
+}
+
+}  // namespace
+
+std::string_view weight_kind_name(WeightKind kind) { return kKinds[static_cast<std::size_t>(kind)].name; }
+std::string_view weight_kind_key(WeightKind kind) { return kKinds[static_cast<std::size_t>(kind)].key; }
+
+ModelPlan plan_model(const Model& model, const PlanRequest& request) {
+  const ModelConfig& config = model.config();
+  const SessionOptions& options = request.session;
+  const StateSpec spec = state_spec(config, options.cache_type);
+  const std::int64_t available = request.limit - request.process;
+  ModelPlan plan;
+  plan.memory = plan_memory(model, options, available, request.sequences);
+  plan.process = request.process;
+  plan.limit = request.limit;
+
+  for (std::size_t role = 0; role < model.role_bytes().size(); ++role) {
+    plan.stored[static_cast<std::size_t>(kind_of(static_cast<WeightRole>(role)))] += model.role_bytes()[role];
+  }
+  plan.copies = model.owned_bytes() + model.vector_bytes();
+  plan.headers = plan.memory.weights - plan.copies - std::accumulate(plan.stored.begin(), plan.stored.end(), std::int64_t{0});
+  plan.tails = request.sequences * tail_bytes(spec);
+  plan.snapshots = plan_snapshots(spec, config, plan.memory);
+
+  plan.longest = largest_context(config, plan.memory, available);
+  MemoryPlan without_weights = plan.memory;
+  without_weights.weights = 0;
+  plan.longest_from_disk = largest_context(config, without_weights, available);
+  plan.decode = decode_cost(model, plan.memory.context, dtype_size(options.cache_type));
+  plan.comparison = compare_with_attention(config, options.cache_type);
+  return plan;
+}
+
+}  // namespace palimpsest

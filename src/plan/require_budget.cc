@@ -1,0 +1,131 @@
+// What to say when a plan does not fit.
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "plan/memory_plan.h"
+#include "plan/model_plan.h"
+
+namespace palimpsest {
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+std::string mebibytes(std::int64_t bytes) {
+  if (bytes < 10'000 * kMiB) return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMiB);
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+/// One way to fit.
+struct Change {
+  double given_up = 0;  ///< share of what was asked for
+  std::string text;
+};
+
+double share_given_up(std::int64_t from, std::int64_t to) { return 1 - static_cast<double>(to) / static_cast<double>(from); }
+
+class Changes {
+ public:
+  Changes(const Model& model, const PlanRequest& request, const ModelPlan& plan) : model_(model), request_(request), plan_(plan) {}
+
+  std::vector<Change> find() {
+    context();
+    ubatch();
+    cache_type();
+    snapshots();
+    std::stable_sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) { return a.given_up < b.given_up; });
+    if (changes_.empty()) everything();
+    if (changes_.size() > 2) changes_.resize(2);
+    const std::int64_t whole = (plan_.total() + kMiB - 1) / kMiB;
+    changes_.push_back({1, fmt::format("--budget {}MiB", whole)});
+    return std::move(changes_);
+  }
+
+ private:
+  /// The plan with other options, and the context as it is or as asked for.
+  MemoryPlan with(const SessionOptions& options) const {
+    SessionOptions fixed = options;
+    if (fixed.context == 0) fixed.context = plan_.memory.context;
+    return plan_memory(model_, fixed, 0, request_.sequences);
+  }
+  bool fits(const MemoryPlan& memory) const { return memory.total() <= available(); }
+  std::int64_t available() const { return request_.limit - request_.process; }
+  void add(double given_up, std::string text, const MemoryPlan& memory) {
+    changes_.push_back({given_up, fmt::format("{} ({} in all)", text, mebibytes(memory.total() + request_.process))});
+  }
+
+  void context() {
+    SessionOptions options = request_.session;
+    options.context = largest_context(model_.config(), plan_.memory, available());
+    if (options.context == 0 || options.context >= plan_.memory.context) return;
+    add(share_given_up(plan_.memory.context, options.context), fmt::format("-c {}", options.context), with(options));
+  }
+
+  void ubatch() {
+    SessionOptions options = request_.session;
+    while (options.ubatch > 1) {
+      options.ubatch /= 2;
+      if (const MemoryPlan memory = with(options); fits(memory)) {
+        return add(share_given_up(request_.session.ubatch, options.ubatch), fmt::format("-ub {}", options.ubatch), memory);
+      }
+    }
+  }
+
+  void cache_type() {
+    SessionOptions options = request_.session;
+    if (options.cache_type != DType::kF32) return;
+    options.cache_type = DType::kBF16;
+    if (const MemoryPlan memory = with(options); fits(memory)) add(0.5, "--cache-type bf16", memory);
+  }
+
+  void snapshots() {
+    SessionOptions options = request_.session;
+    const std::int64_t over = plan_.total() - request_.limit;
+    if (options.cache_bytes < over) return;
+    options.cache_bytes = (options.cache_bytes - over) / kMiB * kMiB;
+    add(share_given_up(request_.session.cache_bytes, options.cache_bytes), fmt::format("--cache-ram {}", options.cache_bytes / kMiB),
+        with(options));
+  }
+
+  /// Where no single change is enough: the longest context over the smallest of everything else.
+  void everything() {
+    SessionOptions options = request_.session;
+    options.cache_bytes = 0;
+    options.cache_type = DType::kBF16;
+    for (const std::int64_t rows : {64, 16, 1}) {
+      options.ubatch = std::min<std::int64_t>(options.ubatch, rows);
+      options.context = std::min(largest_context(model_.config(), with(options), available()), plan_.memory.context);
+      if (options.context == 0) continue;
+      std::string text = fmt::format("-c {} -ub {}", options.context, options.ubatch);
+      if (request_.session.cache_type == DType::kF32) text += " --cache-type bf16";
+      if (request_.session.cache_bytes > 0) text += " --cache-ram 0";
+      return add(1, text + " together", with(options));
+    }
+  }
+
+  const Model& model_;
+  const PlanRequest& request_;
+  const ModelPlan& plan_;
+  std::vector<Change> changes_;
+};
+
+}  // namespace
+
+void require_budget(const Model& model, const PlanRequest& request, const ModelPlan& plan) {
+  if (plan.fits()) return;
+  const MemoryPlan& m = plan.memory;
+  std::vector<std::string> texts;
+  for (const Change& change : Changes(model, request, plan).find()) texts.push_back(change.text);
+  throw make_error(ErrorCode::kOutOfMemory,
+                   "a budget of {} does not hold {}: weights {}, pages {}, lists of {} tokens {}, workspace of {} rows {}, snapshots {}, the program "
+                   "itself {}. What would fit: {}",
+                   mebibytes(plan.limit), mebibytes(plan.total()), mebibytes(m.weights), mebibytes(m.pages + m.logits), m.context, mebibytes(m.lists),
+                   request.session.ubatch, mebibytes(m.workspace), mebibytes(m.cache), mebibytes(plan.process), fmt::join(texts, "; or "));
+}
+
+}  // namespace palimpsest
