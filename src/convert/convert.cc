@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/disk_space.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "convert/disk.h"
@@ -135,7 +136,7 @@ Report convert(const Options& options) {
                      [&](std::uint64_t bytes) { progress.advance(bytes); }};
 
   const fs::path partial = partial_folder(options.output);
-  require_free_space(fs::absolute(partial).parent_path(), missing_bytes(job, partial));
+  base::require_free_space(partial, missing_bytes(job, partial));
   fs::create_directory(partial);
   const FolderLock lock(partial);
   clear_partial(partial, plan);

@@ -34,16 +34,6 @@ void sync(const fs::path& path, int flags, bool drop) {
 void sync_file(const fs::path& path) { sync(path, 0, true); }
 void sync_folder(const fs::path& folder) { sync(folder, O_DIRECTORY, false); }
 
-void require_free_space(const fs::path& folder, std::uint64_t bytes) {
-  constexpr std::uint64_t kSlack = 16 << 20;  // headers, index, config, the file system's own
-  std::error_code error;
-  const fs::space_info space = fs::space(folder, error);
-  if (error) throw make_error(ErrorCode::kIo, "cannot ask '{}' for its free space: {}", folder.string(), error.message());
-  if (space.available < bytes + kSlack) {
-    throw make_error(ErrorCode::kIo, "'{}': {} bytes are needed, {} are free", folder.string(), bytes + kSlack, space.available);
-  }
-}
-
 FolderLock::FolderLock(const fs::path& folder) : fd_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (fd_ < 0) throw failed("open", folder, errno);
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {

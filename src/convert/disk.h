@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 
 // What makes a folder of files appear whole or not at all. All throw Error{kIo} with the path and the system's reason.
@@ -11,9 +10,6 @@ namespace palimpsest::convert {
 void sync_file(const std::filesystem::path& path);
 /// The same for a folder's list of names.
 void sync_folder(const std::filesystem::path& folder);
-
-/// The file system of `folder` must have room for so many bytes and a little more; the error gives both numbers.
-void require_free_space(const std::filesystem::path& folder, std::uint64_t bytes);
 
 /// Held by one process at a time; the system lets go of it when the process ends, however it ends.
 class FolderLock {

@@ -47,7 +47,8 @@ bool is_model_folder(const fs::path& folder) {
 
 void check_output(const fs::path& input_folder, const fs::path& output, bool force) {
   std::error_code error;
-  const fs::path in = fs::weakly_canonical(input_folder, error), out = fs::weakly_canonical(without_slash(output), error);
+  // Made absolute first: a relative name of which nothing exists yet would stay relative.
+  const fs::path in = fs::weakly_canonical(fs::absolute(input_folder), error), out = fs::weakly_canonical(fs::absolute(without_slash(output)), error);
   if (out.empty() || out == out.root_path()) throw make_error(ErrorCode::kUsage, "--output: '{}' cannot be a model folder", output.string());
   if (holds(out, in)) {
     throw make_error(ErrorCode::kUsage, "--output: '{}' is the input or holds it", output.string());

@@ -1,7 +1,5 @@
 #include "hub/pull.h"
 
-#include <sys/statvfs.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <exception>
@@ -9,26 +7,13 @@
 #include <mutex>
 #include <thread>
 
+#include "base/disk_space.h"
 #include "formats/quote.h"
 #include "hub/file_choice.h"
 #include "hub/transfer.h"
 
 namespace palimpsest::hub {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::int64_t free_bytes(fs::path folder) {
-  std::error_code error;
-  while (!fs::exists(folder, error) && folder.has_parent_path() && folder != folder.parent_path()) {
-    folder = folder.parent_path();
-  }
-  struct statvfs status {};
-  if (::statvfs(folder.empty() ? "." : folder.c_str(), &status) != 0)
-    return INT64_MAX;  // writing will tell
-  std::int64_t bytes = 0;
-  return __builtin_mul_overflow(status.f_bavail, status.f_frsize, &bytes) ? INT64_MAX : bytes;
-}
 
 /// Several transfers at a time. The first failure ends the others.
 class Downloads {
@@ -184,10 +169,10 @@ class Pull {
   }
 
   void check_disk() const {
-    const std::int64_t there = free_bytes(cache_.folder());
-    if (result_.fetched <= there) return;
+    const auto there = base::free_disk_space(cache_.folder());
+    if (!there || static_cast<std::uint64_t>(result_.fetched) <= *there) return;
     throw make_error(ErrorCode::kIo, "{} bytes are to come, but the disk of '{}' has {} bytes free",
-                     result_.fetched, cache_.folder().string(), there);
+                     result_.fetched, cache_.folder().string(), *there);
   }
 
   const Settings& settings_;
