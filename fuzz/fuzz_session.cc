@@ -1,6 +1,8 @@
-// A session file out of arbitrary bytes: refused with an Error, or safe to read to the last byte that it promises.
+// A session file out of arbitrary bytes: refused with an Error, or safe to read to the last byte
+// that it promises.
 //
-// Checksums would keep random changes out of what lies behind them, so input is tried twice: as it is, and with its checksums made right.
+// Checksums would keep random changes out of what lies behind them, so input is tried twice: as it
+// is, and with its checksums made right.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +30,8 @@ void read_all(std::span<const std::byte> bytes) {
   touch(image->fixed, image->fixed_bytes);
   touch(image->rows, image->computed * image->row_bytes);
   for (const auto& snapshot : image->snapshots) {
-    if (snapshot.rows_from > snapshot.position || snapshot.position >= image->computed) __builtin_trap();
+    if (snapshot.rows_from > snapshot.position || snapshot.position >= image->computed)
+      __builtin_trap();
     touch(snapshot.fixed, image->fixed_bytes);
     touch(snapshot.rows, (snapshot.position - snapshot.rows_from) * image->row_bytes);
   }
@@ -43,18 +46,23 @@ std::uint64_t field(const std::vector<std::byte>& bytes, std::size_t offset) {
 /// Sets file_bytes and all checksums to what the rest says, as far as sections lie within the file.
 std::vector<std::byte> with_checksums(std::span<const std::byte> input) {
   std::vector<std::byte> bytes(input.begin(), input.end());
-  const auto set = [&](std::size_t offset, std::uint64_t value) { std::memcpy(bytes.data() + offset, &value, sizeof(value)); };
+  const auto set = [&](std::size_t offset, std::uint64_t value) {
+    std::memcpy(bytes.data() + offset, &value, sizeof(value));
+  };
   if (bytes.size() < 160) return bytes;
   set(16, bytes.size());
   set(120, XXH3_64bits(bytes.data(), 120));
   const std::uint64_t snapshots = field(bytes, 72), end = bytes.size() - 32;
+  if (snapshots > bytes.size()) return bytes;
   std::uint64_t rows = field(bytes, 64);
   std::uint64_t at = 128;
   for (std::size_t section = 0; section < 4; ++section) {
-    const std::uint64_t sizes[4] = {field(bytes, 56) * 4, snapshots * 32, (snapshots + 1) * field(bytes, 40), rows * field(bytes, 48)};
+    const std::uint64_t sizes[4] = {field(bytes, 56) * 4, snapshots * 32,
+                                    (snapshots + 1) * field(bytes, 40), rows * field(bytes, 48)};
     if (at > end || sizes[section] > end - at) return bytes;
     if (section == 1) {
-      for (std::uint64_t i = 0; i < snapshots && sizes[1] <= end - at; ++i) rows += field(bytes, at + i * 32) - field(bytes, at + i * 32 + 8);
+      for (std::uint64_t i = 0; i < snapshots && sizes[1] <= end - at; ++i)
+        rows += field(bytes, at + i * 32) - field(bytes, at + i * 32 + 8);
     }
     set(end + section * 8, XXH3_64bits(bytes.data() + at, sizes[section]));
     at += (sizes[section] + 63) / 64 * 64;

@@ -18,15 +18,18 @@ struct Span {
   const std::int32_t* data() const { return text->data() + offset; }
   Span part(std::int64_t begin, std::int64_t count) const { return {text, offset + begin, count}; }
   static Span copy(std::span<const std::int32_t> tokens) {
-    return {std::make_shared<const std::vector<std::int32_t>>(tokens.begin(), tokens.end()), 0, static_cast<std::int64_t>(tokens.size())};
+    return {std::make_shared<const std::vector<std::int32_t>>(tokens.begin(), tokens.end()), 0,
+            static_cast<std::int64_t>(tokens.size())};
   }
 };
 
-/// Equal leading tokens of a and b. Whole stretches by memcmp, which is several times as fast as a loop over ids.
+/// Equal leading tokens of a and b. Whole stretches by memcmp, which is several times as fast as a
+/// loop over ids.
 std::int64_t common_prefix(const std::int32_t* a, const std::int32_t* b, std::int64_t length) {
   constexpr std::int64_t kStretch = 1024;
   std::int64_t i = 0;
-  while (length - i >= kStretch && std::memcmp(a + i, b + i, kStretch * sizeof(*a)) == 0) i += kStretch;
+  while (length - i >= kStretch && std::memcmp(a + i, b + i, kStretch * sizeof(*a)) == 0)
+    i += kStretch;
   return std::mismatch(a + i, a + length, b + i).first - a;
 }
 
@@ -74,7 +77,8 @@ PrefixTree::Walk PrefixTree::walk(std::span<const std::int32_t> tokens) const {
     if (next == at.node->children.end()) break;
     at.node = next->second.get();
     const Span& edge = at.node->edge;
-    at.within = common_prefix(edge.data(), tokens.data() + at.length, std::min(edge.length, total - at.length));
+    at.within = common_prefix(edge.data(), tokens.data() + at.length,
+                              std::min(edge.length, total - at.length));
     at.length += at.within;
     if (at.within < edge.length) break;
   }
@@ -101,7 +105,8 @@ PrefixTree::Node* PrefixTree::split(Node* node, std::int64_t length) {
   front->parent = parent;
   front->begin = node->begin;
   front->edge = node->edge.part(0, length);
-  const auto first_behind = std::find_if(node->marks.begin(), node->marks.end(), [&](const auto& m) { return m->position > front->end(); });
+  const auto first_behind = std::find_if(node->marks.begin(), node->marks.end(),
+                                         [&](const auto& m) { return m->position > front->end(); });
   std::move(node->marks.begin(), first_behind, std::back_inserter(front->marks));
   node->marks.erase(node->marks.begin(), first_behind);
   for (auto& mark : front->marks) mark->node = front.get();
@@ -129,14 +134,16 @@ Mark& PrefixTree::at(std::span<const std::int32_t> tokens) {
     end.node = made;
   }
   auto& marks = end.node->marks;
-  const auto place = std::find_if(marks.begin(), marks.end(), [&](const auto& m) { return m->position >= position; });
+  const auto place = std::find_if(marks.begin(), marks.end(),
+                                  [&](const auto& m) { return m->position >= position; });
   if (place != marks.end() && (*place)->position == position) return **place;
   auto entry = std::make_unique<Entry>();
   entry->position = position;
   entry->node = end.node;
   ++count_;
   Mark& made = **marks.insert(place, std::move(entry));
-  if (Node* parent = end.node->parent; parent != root_.get() && parent->children.size() == 1) merge_with_only_child(parent);
+  if (Node* parent = end.node->parent; parent != root_.get() && parent->children.size() == 1)
+    merge_with_only_child(parent);
   return made;
 }
 
@@ -163,7 +170,8 @@ void PrefixTree::merge_with_only_child(Node* node) {
 
 void PrefixTree::erase(Mark& mark) {
   Node* node = static_cast<Entry&>(mark).node;
-  const auto place = std::find_if(node->marks.begin(), node->marks.end(), [&](const auto& m) { return m.get() == &mark; });
+  const auto place = std::find_if(node->marks.begin(), node->marks.end(),
+                                  [&](const auto& m) { return m.get() == &mark; });
   PALIMPSEST_CHECK(place != node->marks.end(), "a mark of this tree");
   node->marks.erase(place);
   --count_;
@@ -177,7 +185,8 @@ void PrefixTree::prune(Node* node) {
       const std::int64_t kept = node->marks.back()->position - node->begin;
       // What hangs on a text many times as long lets go of it.
       node->edge = node->edge.part(0, kept);
-      if (2 * kept < static_cast<std::int64_t>(node->edge.text->size()) && node->edge.text.use_count() == 1) {
+      if (2 * kept < static_cast<std::int64_t>(node->edge.text->size()) &&
+          node->edge.text.use_count() == 1) {
         node->edge = Span::copy({node->edge.data(), static_cast<std::size_t>(kept)});
       }
       return;
@@ -189,7 +198,8 @@ void PrefixTree::prune(Node* node) {
   if (node != root_.get() && node->children.size() == 1) merge_with_only_child(node);
 }
 
-/// Appends the marks of a subtree; returns the position of its nearest end. `before` is the mark's position before this node.
+/// Appends the marks of a subtree; returns the position of its nearest end. `before` is the mark's
+/// position before this node.
 std::int64_t PrefixTree::visit(const Node& node, std::int64_t before, std::vector<Visited>& out) {
   const std::size_t first = out.size();
   for (const auto& mark : node.marks) {
@@ -197,8 +207,10 @@ std::int64_t PrefixTree::visit(const Node& node, std::int64_t before, std::vecto
     before = mark->position;
   }
   const std::size_t own = out.size();
-  std::int64_t nearest = node.children.empty() ? node.end() : std::numeric_limits<std::int64_t>::max();
-  for (const auto& [token, child] : node.children) nearest = std::min(nearest, visit(*child, before, out));
+  std::int64_t nearest =
+      node.children.empty() ? node.end() : std::numeric_limits<std::int64_t>::max();
+  for (const auto& [token, child] : node.children)
+    nearest = std::min(nearest, visit(*child, before, out));
   for (std::size_t i = first; i < own; ++i) out[i].value.distance = nearest - out[i].mark->position;
   return nearest;
 }
@@ -237,7 +249,8 @@ std::int64_t PrefixTree::tokens() const {
 std::vector<std::int32_t> PrefixTree::tokens_of(const Mark& mark) const {
   const Node* node = static_cast<const Entry&>(mark).node;
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(mark.position));
-  std::copy_n(node->edge.text ? node->edge.data() : nullptr, mark.position - node->begin, tokens.begin() + node->begin);
+  std::copy_n(node->edge.text ? node->edge.data() : nullptr, mark.position - node->begin,
+              tokens.begin() + node->begin);
   for (node = node->parent; node && node->edge.length > 0; node = node->parent) {
     std::copy_n(node->edge.data(), node->edge.length, tokens.begin() + node->begin);
   }

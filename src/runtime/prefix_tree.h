@@ -23,17 +23,20 @@ enum class MarkKind : std::uint8_t {
 struct Mark {
   std::int64_t position = 0;  ///< tokens before it
   MarkKind kind = MarkKind::kGrid;
-  bool canonical = false;     ///< reached by a prefill from the start whose passes ended on the grid: see SequenceCache
-  StateSnapshot state;        ///< undefined while it is on disk only
-  SpilledState spilled;       ///< empty while it is in memory only
+  bool canonical = false;  ///< reached by a prefill from the start whose passes ended on the grid:
+                           ///< see SequenceCache
+  StateSnapshot state;     ///< undefined while it is on disk only
+  SpilledState spilled;    ///< empty while it is in memory only
   std::int64_t last_used = 0;
   std::int64_t hits = 0;
 };
 
-/// All sequences that were computed, as a radix tree over token ids: an edge holds a span of tokens, sequences that begin alike share nodes, and
-/// marks hang at positions along the edges. Every leaf ends at a mark, so the tree knows no token that cannot be reused.
+/// All sequences that were computed, as a radix tree over token ids: an edge holds a span of
+/// tokens, sequences that begin alike share nodes, and marks hang at positions along the edges.
+/// Every leaf ends at a mark, so the tree knows no token that cannot be reused.
 ///
-/// Looking up n tokens compares n ids in order and visits one node for each branch. Not thread-safe.
+/// Looking up n tokens compares n ids in order and visits one node for each branch. Not
+/// thread-safe.
 class PrefixTree {
  public:
   PrefixTree();
@@ -43,12 +46,15 @@ class PrefixTree {
 
   struct Match {
     std::int64_t length = 0;      ///< leading tokens that some stored sequence shares
-    std::int64_t last_split = 0;  ///< where the last edge begins: what lies beyond belongs to this path and its continuations
-    std::vector<Mark*> marks;     ///< those at or before `length` on this path, ascending; each valid until it is erased
+    std::int64_t last_split = 0;  ///< where the last edge begins: what lies beyond belongs to this
+                                  ///< path and its continuations
+    std::vector<Mark*> marks;  ///< those at or before `length` on this path, ascending; each valid
+                               ///< until it is erased
   };
   Match match(std::span<const std::int32_t> tokens) const;
 
-  /// The mark at the end of `tokens` (at least one), made if there is none. Keeps its address until it is erased.
+  /// The mark at the end of `tokens` (at least one), made if there is none. Keeps its address until
+  /// it is erased.
   Mark& at(std::span<const std::int32_t> tokens);
   /// Removes a mark of this tree, and the tokens that led to it alone.
   void erase(Mark& mark);

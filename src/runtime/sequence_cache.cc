@@ -12,7 +12,9 @@ namespace {
 /// List rows of this many tokens are one shared file on disk.
 constexpr std::int64_t kSpillSegment = 1024;
 
-std::int64_t on_grid(std::int64_t position) { return position / kSnapshotGrid * kSnapshotGrid; }
+std::int64_t on_grid(std::int64_t position) {
+  return position / kSnapshotGrid * kSnapshotGrid;
+}
 
 /// Where a pass from `begin` of a sequence of `total` tokens ends.
 std::int64_t pass_end(std::int64_t begin, std::int64_t total, std::int64_t max_rows) {
@@ -27,12 +29,14 @@ std::int64_t pass_end(std::int64_t begin, std::int64_t total, std::int64_t max_r
 
 SequenceCache::SequenceCache(StatePool& pool, const SequenceCacheOptions& options)
     : pool_(pool), options_(options), sequences_(static_cast<std::size_t>(pool.options().slots)) {
-  if (!options.disk.empty() && options.disk_bytes > 0) store_ = std::make_unique<SpillStore>(options.disk, options.disk_bytes);
+  if (!options.disk.empty() && options.disk_bytes > 0)
+    store_ = std::make_unique<SpillStore>(options.disk, options.disk_bytes);
 }
 
-// -- a sequence ----------------------------------------------------------------------------------------------------------------------------------
+// -- a sequence -------------------------------------------------------------------------------
 
-std::optional<std::int32_t> SequenceCache::open(std::span<const std::int32_t> prompt, std::span<const std::int64_t> borders) {
+std::optional<std::int32_t> SequenceCache::open(std::span<const std::int32_t> prompt,
+                                                std::span<const std::int64_t> borders) {
   if (pool_.free_slots() == 0) return std::nullopt;
   const std::int32_t slot = start(prompt);
   Sequence& s = sequence(slot);
@@ -48,7 +52,8 @@ std::int32_t SequenceCache::start(std::span<const std::int32_t> prompt) {
   ++clock_;
   const std::int32_t slot = pool_.acquire();
   Sequence& s = sequence(slot);
-  s.tokens.reserve(static_cast<std::size_t>(pool_.options().max_length));  // decoding allocates nothing
+  s.tokens.reserve(
+      static_cast<std::size_t>(pool_.options().max_length));  // decoding allocates nothing
   s.tokens.assign(prompt.begin(), prompt.end());
   s.due.clear();
   s.prompt = static_cast<std::int64_t>(prompt.size());
@@ -57,7 +62,8 @@ std::int32_t SequenceCache::start(std::span<const std::int32_t> prompt) {
   return slot;
 }
 
-std::int32_t SequenceCache::reopen(std::int32_t slot, std::span<const std::int32_t> prompt, std::span<const std::int64_t> borders) {
+std::int32_t SequenceCache::reopen(std::int32_t slot, std::span<const std::int32_t> prompt,
+                                   std::span<const std::int64_t> borders) {
   Sequence& s = sequence(slot);
   const std::int64_t length = pool_.length(slot);
   const bool goes_on = length > 0 && static_cast<std::int64_t>(prompt.size()) >= length &&
@@ -83,11 +89,15 @@ void SequenceCache::append(std::int32_t slot, std::span<const std::int32_t> ids)
   s.tokens.insert(s.tokens.end(), ids.begin(), ids.end());
 }
 
-void SequenceCache::unwant(std::int32_t slot) { sequence(slot).tokens.resize(static_cast<std::size_t>(pool_.length(slot))); }
+void SequenceCache::unwant(std::int32_t slot) {
+  sequence(slot).tokens.resize(static_cast<std::size_t>(pool_.length(slot)));
+}
 
-/// Whether going on from the mark gives the bits of computing a prompt of this length from the start.
+/// Whether going on from the mark gives the bits of computing a prompt of this length from the
+/// start.
 bool SequenceCache::exact_for(const Mark& mark, std::int64_t prompt) {
-  const bool resumable = mark.position % kSnapshotGrid == 0 && prompt - mark.position >= kFewestRows;
+  const bool resumable =
+      mark.position % kSnapshotGrid == 0 && prompt - mark.position >= kFewestRows;
   return mark.canonical && (resumable || mark.position == prompt);
 }
 
@@ -96,14 +106,18 @@ void SequenceCache::restore_longest(std::int32_t slot) {
   Sequence& s = sequence(slot);
   // Reading one mark may cost others: look up anew each time, always further back.
   for (std::int64_t limit = s.prompt; limit > 0;) {
-    const std::vector<Mark*> marks = tree_.match(std::span(s.tokens).first(static_cast<std::size_t>(limit))).marks;
-    const auto best = std::find_if(marks.rbegin(), marks.rend(), [&](const Mark* m) { return !options_.exact || exact_for(*m, s.prompt); });
+    const std::vector<Mark*> marks =
+        tree_.match(std::span(s.tokens).first(static_cast<std::size_t>(limit))).marks;
+    const auto best = std::find_if(marks.rbegin(), marks.rend(), [&](const Mark* m) {
+      return !options_.exact || exact_for(*m, s.prompt);
+    });
     if (best == marks.rend()) return;
     Mark& mark = **best;
     limit = mark.position - 1;
     pinned_ = &mark;
     // One unit for the copy of the block that the prefix ends in.
-    const bool restored = (mark.state.defined() || bring_back(mark)) && free_units(1) && pool_.restore(slot, mark.state);
+    const bool restored = (mark.state.defined() || bring_back(mark)) && free_units(1) &&
+                          pool_.restore(slot, mark.state);
     pinned_ = nullptr;
     if (!restored) continue;
     mark.last_used = clock_;
@@ -113,46 +127,59 @@ void SequenceCache::restore_longest(std::int32_t slot) {
   }
 }
 
-/// Notes where snapshots will be wanted while the prompt is computed from `from` on; `split`: where a stored sequence leaves it.
-void SequenceCache::plan_marks(Sequence& s, std::int64_t from, std::int64_t split, std::span<const std::int64_t> borders) const {
+/// Notes where snapshots will be wanted while the prompt is computed from `from` on; `split`: where
+/// a stored sequence leaves it.
+void SequenceCache::plan_marks(Sequence& s, std::int64_t from, std::int64_t split,
+                               std::span<const std::int64_t> borders) const {
   s.due.clear();
   const std::int64_t most = most_snapshots();
   if (most == 0 || s.prompt == 0) return;
   const auto want = [&](std::int64_t position, MarkKind kind) {
     if (position > from && position <= s.prompt - kFewestRows) s.due.push_back({position, kind});
   };
-  for (const std::int64_t position : snapshot_positions(s.prompt, spacing_for(s.prompt, most))) want(position, MarkKind::kGrid);
+  for (const std::int64_t position : snapshot_positions(s.prompt, spacing_for(s.prompt, most)))
+    want(position, MarkKind::kGrid);
   for (const std::int64_t border : borders) want(on_grid(border), MarkKind::kBorder);
   if (split < s.prompt) want(on_grid(split), MarkKind::kBorder);
-  std::sort(s.due.begin(), s.due.end(), [](const Due& a, const Due& b) { return a.position != b.position ? a.position < b.position : a.kind > b.kind; });
-  s.due.erase(std::unique(s.due.begin(), s.due.end(), [](const Due& a, const Due& b) { return a.position == b.position; }), s.due.end());
+  std::sort(s.due.begin(), s.due.end(), [](const Due& a, const Due& b) {
+    return a.position != b.position ? a.position < b.position : a.kind > b.kind;
+  });
+  s.due.erase(std::unique(s.due.begin(), s.due.end(),
+                          [](const Due& a, const Due& b) { return a.position == b.position; }),
+              s.due.end());
   if (s.prompt > from) s.due.push_back({s.prompt, MarkKind::kEnd});
 }
 
-std::span<const std::int32_t> SequenceCache::wanted(std::int32_t slot, std::int64_t max_rows) const {
+std::span<const std::int32_t> SequenceCache::wanted(std::int32_t slot,
+                                                    std::int64_t max_rows) const {
   PALIMPSEST_CHECK(max_rows >= 1, "a pass has rows");
   const Sequence& s = sequence(slot);
   const std::int64_t begin = pool_.length(slot), total = static_cast<std::int64_t>(s.tokens.size());
-  const auto due = std::find_if(s.due.begin(), s.due.end(), [&](const Due& d) { return d.position > begin; });
+  const auto due =
+      std::find_if(s.due.begin(), s.due.end(), [&](const Due& d) { return d.position > begin; });
   std::int64_t end = pass_end(begin, total, max_rows);
   if (due != s.due.end() && due->position < end) end = due->position;
-  return std::span(s.tokens).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  return std::span(s.tokens).subspan(static_cast<std::size_t>(begin),
+                                     static_cast<std::size_t>(end - begin));
 }
 
-bool SequenceCache::make_room(std::span<const std::int32_t> slots, std::span<const std::int64_t> cu_seqlens) {
+bool SequenceCache::make_room(std::span<const std::int32_t> slots,
+                              std::span<const std::int64_t> cu_seqlens) {
   return free_units(pool_.units_missing(slots, cu_seqlens));
 }
 
 void SequenceCache::computed(std::int32_t slot, std::int64_t rows, std::span<const float> logits) {
   Sequence& s = sequence(slot);
   const std::int64_t end = pool_.length(slot), begin = end - rows;
-  PALIMPSEST_CHECK(rows >= 1 && begin >= 0 && end <= static_cast<std::int64_t>(s.tokens.size()), "what was wanted was computed");
+  PALIMPSEST_CHECK(rows >= 1 && begin >= 0 && end <= static_cast<std::int64_t>(s.tokens.size()),
+                   "what was wanted was computed");
   std::copy(logits.begin(), logits.end(), pool_.logits(slot).begin());
   const bool whole = end == s.prompt || (end % kSnapshotGrid == 0 && s.prompt - end >= kFewestRows);
   s.canonical = s.canonical && whole && (begin == 0 || rows >= kFewestRows);
   if (pool_.recorded(slot)) return;  // may be taken back
 
-  const auto passed = std::find_if(s.due.begin(), s.due.end(), [&](const Due& d) { return d.position > end; });
+  const auto passed =
+      std::find_if(s.due.begin(), s.due.end(), [&](const Due& d) { return d.position > end; });
   const bool due = passed != s.due.begin() && std::prev(passed)->position == end;
   if (due) {
     place(slot, std::prev(passed)->kind);
@@ -170,7 +197,9 @@ std::span<const float> SequenceCache::logits(std::int32_t slot) const {
 PromptCounts SequenceCache::counts(std::int32_t slot) const {
   const Sequence& s = sequence(slot);
   const std::int64_t done = std::min(pool_.length(slot), s.prompt);
-  return {.cached_tokens = s.restored, .replayed_tokens = std::min(done, s.known) - s.restored, .computed_tokens = std::max<std::int64_t>(0, done - s.known)};
+  return {.cached_tokens = s.restored,
+          .replayed_tokens = std::min(done, s.known) - s.restored,
+          .computed_tokens = std::max<std::int64_t>(0, done - s.known)};
 }
 
 void SequenceCache::keep(std::int32_t slot) {
@@ -197,7 +226,7 @@ std::optional<std::int32_t> SequenceCache::fork(std::int32_t slot) {
   return child;
 }
 
-// -- tentative tokens ----------------------------------------------------------------------------------------------------------------------------
+// -- tentative tokens -------------------------------------------------------------------------
 
 bool SequenceCache::begin(std::int32_t slot) {
   if (!free_units(pool_.snapshot_units()) || !pool_.begin(slot)) return false;
@@ -211,7 +240,7 @@ void SequenceCache::commit(std::int32_t slot, std::int64_t accepted) {
   s.tokens.resize(static_cast<std::size_t>(s.begun + accepted));
 }
 
-// -- snapshots -----------------------------------------------------------------------------------------------------------------------------------
+// -- snapshots --------------------------------------------------------------------------------
 
 std::int64_t SequenceCache::most_snapshots() const {
   const std::int64_t bytes = std::max<std::int64_t>(pool_.snapshot_units(), 1) * pool_.unit_bytes();
@@ -238,14 +267,17 @@ void SequenceCache::place(std::int32_t slot, MarkKind kind) {
   }
 }
 
-/// Takes away the grid marks of a sequence that has grown which its bound no longer needs, and no other sequence shares.
+/// Takes away the grid marks of a sequence that has grown which its bound no longer needs, and no
+/// other sequence shares.
 void SequenceCache::thin(const Sequence& s, std::int64_t length) {
-  const PrefixTree::Match match = tree_.match(std::span(s.tokens).first(static_cast<std::size_t>(length)));
+  const PrefixTree::Match match =
+      tree_.match(std::span(s.tokens).first(static_cast<std::size_t>(length)));
   std::vector<std::int64_t> positions;
   for (const Mark* mark : match.marks) positions.push_back(mark->position);
   const std::int64_t spacing = spacing_for(length, most_snapshots());
   for (const std::size_t i : superfluous(positions, length, spacing)) {
-    if (match.marks[i]->kind == MarkKind::kGrid && match.marks[i]->position > match.last_split) tree_.erase(*match.marks[i]);
+    if (match.marks[i]->kind == MarkKind::kGrid && match.marks[i]->position > match.last_split)
+      tree_.erase(*match.marks[i]);
   }
 }
 
@@ -281,19 +313,27 @@ void SequenceCache::clear() {
   for (Mark* mark : all) tree_.erase(*mark);
 }
 
-// -- for session files ---------------------------------------------------------------------------------------------------------------------------
+// -- for session files ------------------------------------------------------------------------
 
 std::vector<const Mark*> SequenceCache::marks(std::int32_t slot) const {
-  const auto marks = tree_.match(std::span(sequence(slot).tokens).first(static_cast<std::size_t>(pool_.length(slot)))).marks;
+  const auto marks =
+      tree_
+          .match(
+              std::span(sequence(slot).tokens).first(static_cast<std::size_t>(pool_.length(slot))))
+          .marks;
   return {marks.begin(), marks.end()};
 }
 
-bool SequenceCache::adopt(std::int32_t slot, std::span<const std::int32_t> tokens, const std::byte* fixed, const std::byte* rows) {
+bool SequenceCache::adopt(std::int32_t slot, std::span<const std::int32_t> tokens,
+                          const std::byte* fixed, const std::byte* rows) {
   close(slot);
   PALIMPSEST_CHECK(start({}) == slot, "the slot given back last is handed out first");
   Sequence& s = sequence(slot);
-  const auto length = static_cast<std::int64_t>(tokens.size()), block = pool_.options().block_tokens;
-  if (!free_units(pool_.row_bytes() > 0 ? (length + block - 1) / block : 0) || !pool_.load(slot, length)) return false;
+  const auto length = static_cast<std::int64_t>(tokens.size()),
+             block = pool_.options().block_tokens;
+  if (!free_units(pool_.row_bytes() > 0 ? (length + block - 1) / block : 0) ||
+      !pool_.load(slot, length))
+    return false;
   pool_.write_fixed(slot, fixed);
   pool_.write_rows(slot, 0, length, rows);
   s.tokens.assign(tokens.begin(), tokens.end());
@@ -303,15 +343,21 @@ bool SequenceCache::adopt(std::int32_t slot, std::span<const std::int32_t> token
 }
 
 void SequenceCache::adopt_snapshot(std::int32_t slot, const StoredSnapshot& stored) {
-  const std::int64_t block = pool_.options().block_tokens, shared = stored.rows_from / block * block;
-  Mark& mark = tree_.at(std::span(sequence(slot).tokens).first(static_cast<std::size_t>(stored.position)));
+  const std::int64_t block = pool_.options().block_tokens,
+                     shared = stored.rows_from / block * block;
+  Mark& mark =
+      tree_.at(std::span(sequence(slot).tokens).first(static_cast<std::size_t>(stored.position)));
   if (mark.state.defined() || mark.spilled.defined()) return;
-  const std::int64_t units = pool_.snapshot_units() + (pool_.row_bytes() > 0 ? (stored.position + block - 1) / block - shared / block : 0);
+  const std::int64_t units =
+      pool_.snapshot_units() +
+      (pool_.row_bytes() > 0 ? (stored.position + block - 1) / block - shared / block : 0);
   std::optional<StateSnapshot> state;
-  if (most_snapshots() > 0 && free_units(units, &mark)) state = pool_.create(stored.position, slot, stored.rows_from);
+  if (most_snapshots() > 0 && free_units(units, &mark))
+    state = pool_.create(stored.position, slot, stored.rows_from);
   if (!state) return tree_.erase(mark);
   pool_.write_fixed(*state, stored.fixed);
-  std::vector<std::byte> rows(static_cast<std::size_t>((stored.rows_from - shared) * pool_.row_bytes()));
+  std::vector<std::byte> rows(
+      static_cast<std::size_t>((stored.rows_from - shared) * pool_.row_bytes()));
   pool_.read_rows(slot, shared, stored.rows_from, rows.data());
   pool_.write_rows(*state, shared, stored.rows_from, rows.data());
   pool_.write_rows(*state, stored.rows_from, stored.position, stored.rows);
@@ -321,7 +367,7 @@ void SequenceCache::adopt_snapshot(std::int32_t slot, const StoredSnapshot& stor
   mark.last_used = clock_;
 }
 
-// -- disk ----------------------------------------------------------------------------------------------------------------------------------------
+// -- disk -------------------------------------------------------------------------------------
 
 /// Makes room on disk as free_units does in memory.
 bool SequenceCache::make_disk_room(std::int64_t bytes) {
@@ -346,7 +392,8 @@ bool SequenceCache::make_disk_room(std::int64_t bytes) {
 
 SpilledState SequenceCache::spill(const Mark& mark) {
   const std::int64_t row = pool_.row_bytes(), fixed = pool_.fixed_bytes();
-  const std::int64_t segments = row > 0 ? mark.position / kSpillSegment : 0, first = segments * kSpillSegment;
+  const std::int64_t segments = row > 0 ? mark.position / kSpillSegment : 0,
+                     first = segments * kSpillSegment;
   SpilledState spilled;
   std::vector<std::byte> bytes;
   const auto read = [&](std::int64_t offset, std::int64_t begin, std::int64_t end) {
@@ -366,16 +413,22 @@ SpilledState SequenceCache::spill(const Mark& mark) {
   return spilled;
 }
 
-/// Reads a mark's state from disk. False: there is no room, or the files are damaged; then the mark is gone.
+/// Reads a mark's state from disk. False: there is no room, or the files are damaged; then the mark
+/// is gone.
 bool SequenceCache::bring_back(Mark& mark) {
-  const std::int64_t blocks = pool_.row_bytes() > 0 ? (mark.position + pool_.options().block_tokens - 1) / pool_.options().block_tokens : 0;
+  const std::int64_t blocks =
+      pool_.row_bytes() > 0
+          ? (mark.position + pool_.options().block_tokens - 1) / pool_.options().block_tokens
+          : 0;
   if (!mark.spilled.defined() || !free_units(pool_.snapshot_units() + blocks)) return false;
   auto state = pool_.create(mark.position);
   if (!state) return false;
   const std::int64_t row = pool_.row_bytes(), fixed = pool_.fixed_bytes();
-  const auto fill = [&](const SpillFile& file, std::int64_t offset, std::int64_t begin, std::int64_t end) {
+  const auto fill = [&](const SpillFile& file, std::int64_t offset, std::int64_t begin,
+                        std::int64_t end) {
     const auto bytes = store_->read(file);
-    if (!bytes || static_cast<std::int64_t>(bytes->size()) != offset + (end - begin) * row) return false;
+    if (!bytes || static_cast<std::int64_t>(bytes->size()) != offset + (end - begin) * row)
+      return false;
     if (offset > 0) pool_.write_fixed(*state, bytes->data());
     pool_.write_rows(*state, begin, end, bytes->data() + offset);
     return true;

@@ -25,14 +25,16 @@ constexpr std::array<char, 8> kMagic = {'P', 'A', 'L', 'S', 'E', 'S', 'S', '\n'}
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint64_t kAlignment = 64;
 /// More than any model has; sums of so many stay far below 64 bits.
-constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 32, kMostSnapshots = 1 << 20, kMostBytes = std::uint64_t{1} << 62;
+constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 32, kMostSnapshots = 1 << 20,
+                        kMostBytes = std::uint64_t{1} << 62;
 
 struct Header {
   std::array<char, 8> magic = kMagic;
   std::uint32_t version = kVersion, header_bytes = sizeof(Header);
   std::uint64_t file_bytes = 0;
   ModelFingerprint fingerprint{};
-  std::uint64_t fixed_bytes = 0, row_bytes = 0, tokens = 0, computed = 0, snapshots = 0, sampler_seed = 0, sampler_sequence = 0;
+  std::uint64_t fixed_bytes = 0, row_bytes = 0, tokens = 0, computed = 0, snapshots = 0,
+                sampler_seed = 0, sampler_sequence = 0;
   std::array<std::uint64_t, 3> reserved{};
   std::uint64_t checksum = 0;  ///< of all before
 };
@@ -46,12 +48,17 @@ struct Record {
 static_assert(sizeof(Record) == 32);
 
 enum Section { kTokens, kRecords, kFixed, kRows, kSections };
-constexpr std::array<std::string_view, kSections> kSectionNames = {"tokens", "records", "fixed", "rows"};
+constexpr std::array<std::string_view, kSections> kSectionNames = {"tokens", "records", "fixed",
+                                                                   "rows"};
 using Footer = std::array<std::uint64_t, kSections>;
 
-std::uint64_t header_checksum(const Header& header) { return XXH3_64bits(&header, offsetof(Header, checksum)); }
+std::uint64_t header_checksum(const Header& header) {
+  return XXH3_64bits(&header, offsetof(Header, checksum));
+}
 
-std::uint64_t padded(std::uint64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+std::uint64_t padded(std::uint64_t n) {
+  return (n + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 /// a * b, or kMostBytes where that is more.
 std::uint64_t capped_product(std::uint64_t a, std::uint64_t b) {
@@ -74,13 +81,16 @@ class SectionCutter {
   Result<std::span<const std::byte>> next(Section section, std::uint64_t size) {
     const std::uint64_t end = bytes_.size() - sizeof(Footer);
     if (size > end - at_ || padded(size) > end - at_) {
-      return fail(ErrorCode::kInvalidFile, "section '{}' of {} bytes at {} goes beyond the end at {}", kSectionNames[section], size, at_, end);
+      return fail(ErrorCode::kInvalidFile,
+                  "section '{}' of {} bytes at {} goes beyond the end at {}",
+                  kSectionNames[section], size, at_, end);
     }
     const auto part = bytes_.subspan(at_, size);
     at_ += padded(size);
     const auto footer = read<Footer>(bytes_, end);
     if (XXH3_64bits(part.data(), part.size()) != footer[section]) {
-      return fail(ErrorCode::kInvalidFile, "section '{}' fails its checksum", kSectionNames[section]);
+      return fail(ErrorCode::kInvalidFile, "section '{}' fails its checksum",
+                  kSectionNames[section]);
     }
     return part;
   }
@@ -92,16 +102,24 @@ class SectionCutter {
 };
 
 Result<Header> parse_header(std::span<const std::byte> bytes) {
-  if (bytes.size() < sizeof(Header) + sizeof(Footer)) return fail(ErrorCode::kInvalidFile, "{} bytes are too few for a session", bytes.size());
+  if (bytes.size() < sizeof(Header) + sizeof(Footer))
+    return fail(ErrorCode::kInvalidFile, "{} bytes are too few for a session", bytes.size());
   const auto header = read<Header>(bytes, 0);
   if (header.magic != kMagic) return fail(ErrorCode::kInvalidFile, "not a session file");
   if (header.version != kVersion || header.header_bytes != sizeof(Header)) {
-    return fail(ErrorCode::kInvalidFile, "a session of version {}; this build reads version {}", header.version, kVersion);
+    return fail(ErrorCode::kInvalidFile, "a session of version {}; this build reads version {}",
+                header.version, kVersion);
   }
-  if (header.checksum != header_checksum(header)) return fail(ErrorCode::kInvalidFile, "the header fails its checksum");
-  if (header.file_bytes != bytes.size()) return fail(ErrorCode::kInvalidFile, "{} bytes, but the header says {}", bytes.size(), header.file_bytes);
-  if (header.tokens > kMostTokens || header.computed > header.tokens || header.snapshots > kMostSnapshots) {
-    return fail(ErrorCode::kInvalidFile, "{} tokens, {} of them computed, and {} snapshots cannot be", header.tokens, header.computed, header.snapshots);
+  if (header.checksum != header_checksum(header))
+    return fail(ErrorCode::kInvalidFile, "the header fails its checksum");
+  if (header.file_bytes != bytes.size())
+    return fail(ErrorCode::kInvalidFile, "{} bytes, but the header says {}", bytes.size(),
+                header.file_bytes);
+  if (header.tokens > kMostTokens || header.computed > header.tokens ||
+      header.snapshots > kMostSnapshots) {
+    return fail(ErrorCode::kInvalidFile,
+                "{} tokens, {} of them computed, and {} snapshots cannot be", header.tokens,
+                header.computed, header.snapshots);
   }
   return header;
 }
@@ -111,9 +129,11 @@ Result<std::vector<Record>> parse_records(std::span<const std::byte> bytes, cons
   std::uint64_t before = 0;
   for (std::uint64_t i = 0; i < header.snapshots; ++i) {
     const auto record = read<Record>(bytes, i * sizeof(Record));
-    if (record.position <= before || record.position >= header.computed || record.rows_from > record.position ||
+    if (record.position <= before || record.position >= header.computed ||
+        record.rows_from > record.position ||
         record.kind > static_cast<std::uint32_t>(MarkKind::kEnd) || record.canonical > 1) {
-      return fail(ErrorCode::kInvalidFile, "snapshot {} at position {} with rows from {} cannot be", i, record.position, record.rows_from);
+      return fail(ErrorCode::kInvalidFile, "snapshot {} at position {} with rows from {} cannot be",
+                  i, record.position, record.rows_from);
     }
     before = record.position;
     records.push_back(record);
@@ -139,7 +159,8 @@ Result<SessionImage> parse_session(std::span<const std::byte> bytes) {
   if (!fixed) return tl::make_unexpected(fixed.error());
   const auto rows = cut.next(kRows, capped_product(rows_in_all, header->row_bytes));
   if (!rows) return tl::make_unexpected(rows.error());
-  if (!cut.at_end()) return fail(ErrorCode::kInvalidFile, "there are bytes behind the last section");
+  if (!cut.at_end())
+    return fail(ErrorCode::kInvalidFile, "there are bytes behind the last section");
 
   SessionImage image;
   image.fingerprint = header->fingerprint;
@@ -155,22 +176,27 @@ Result<SessionImage> parse_session(std::span<const std::byte> bytes) {
   std::uint64_t row = header->computed;
   for (std::size_t i = 0; i < records->size(); ++i) {
     const Record& r = (*records)[i];
-    image.snapshots.push_back({.position = static_cast<std::int64_t>(r.position), .rows_from = static_cast<std::int64_t>(r.rows_from),
-                               .kind = static_cast<MarkKind>(r.kind), .canonical = r.canonical == 1, .fixed = fixed->data() + (i + 1) * header->fixed_bytes,
+    image.snapshots.push_back({.position = static_cast<std::int64_t>(r.position),
+                               .rows_from = static_cast<std::int64_t>(r.rows_from),
+                               .kind = static_cast<MarkKind>(r.kind),
+                               .canonical = r.canonical == 1,
+                               .fixed = fixed->data() + (i + 1) * header->fixed_bytes,
                                .rows = rows->data() + row * header->row_bytes});
     row += r.position - r.rows_from;
   }
   return image;
 }
 
-// -- writing -------------------------------------------------------------------------------------------------------------------------------------
+// -- writing ----------------------------------------------------------------------------------
 
 namespace {
 
 /// Writes sections in order and remembers their checksums.
 class SectionWriter {
  public:
-  explicit SectionWriter(formats::AtomicFile& file) : file_(file), state_(XXH3_createState()) { XXH3_64bits_reset(state_); }
+  explicit SectionWriter(formats::AtomicFile& file) : file_(file), state_(XXH3_createState()) {
+    XXH3_64bits_reset(state_);
+  }
   ~SectionWriter() { XXH3_freeState(state_); }
   SectionWriter(const SectionWriter&) = delete;
   SectionWriter& operator=(const SectionWriter&) = delete;
@@ -199,7 +225,8 @@ class SectionWriter {
 
 /// Rows [begin, end) of a slot or a snapshot, some at a time.
 template <class Source>
-void write_rows(SectionWriter& out, const StatePool& pool, const Source& source, std::int64_t begin, std::int64_t end) {
+void write_rows(SectionWriter& out, const StatePool& pool, const Source& source, std::int64_t begin,
+                std::int64_t end) {
   if (pool.row_bytes() == 0) return;
   const std::int64_t step = std::max<std::int64_t>(1, (1 << 20) / pool.row_bytes());
   std::vector<std::byte> rows(static_cast<std::size_t>(step * pool.row_bytes()));
@@ -212,8 +239,8 @@ void write_rows(SectionWriter& out, const StatePool& pool, const Source& source,
 
 }  // namespace
 
-void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot, const ModelFingerprint& fingerprint,
-                  const SessionNote& note) {
+void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
+                  const ModelFingerprint& fingerprint, const SessionNote& note) {
   const StatePool& pool = cache.pool();
   const std::int64_t length = pool.length(slot);
   std::vector<const Mark*> marks;
@@ -222,8 +249,10 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
   for (const Mark* mark : cache.marks(slot)) {
     if (!mark->state.defined() || mark->position >= length) continue;
     const std::int64_t from = pool.common_rows(slot, mark->state);
-    records.push_back({.position = static_cast<std::uint64_t>(mark->position), .rows_from = static_cast<std::uint64_t>(from),
-                       .kind = static_cast<std::uint32_t>(mark->kind), .canonical = mark->canonical});
+    records.push_back({.position = static_cast<std::uint64_t>(mark->position),
+                       .rows_from = static_cast<std::uint64_t>(from),
+                       .kind = static_cast<std::uint32_t>(mark->kind),
+                       .canonical = mark->canonical});
     rows += mark->position - from;
     marks.push_back(mark);
   }
@@ -239,8 +268,10 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
   header.snapshots = records.size();
   header.sampler_seed = note.sampler_seed;
   header.sampler_sequence = note.sampler_sequence;
-  header.file_bytes = sizeof(Header) + padded(tokens.size() * 4) + padded(records.size() * sizeof(Record)) +
-                      padded((records.size() + 1) * header.fixed_bytes) + padded(static_cast<std::uint64_t>(rows) * header.row_bytes) + sizeof(Footer);
+  header.file_bytes = sizeof(Header) + padded(tokens.size() * 4) +
+                      padded(records.size() * sizeof(Record)) +
+                      padded((records.size() + 1) * header.fixed_bytes) +
+                      padded(static_cast<std::uint64_t>(rows) * header.row_bytes) + sizeof(Footer);
   header.checksum = header_checksum(header);
 
   formats::AtomicFile file(path, 0600);
@@ -260,14 +291,15 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
   out.end(kFixed);
   write_rows(out, pool, slot, 0, length);
   for (std::size_t i = 0; i < marks.size(); ++i) {
-    write_rows(out, pool, marks[i]->state, static_cast<std::int64_t>(records[i].rows_from), marks[i]->position);
+    write_rows(out, pool, marks[i]->state, static_cast<std::int64_t>(records[i].rows_from),
+               marks[i]->position);
   }
   out.end(kRows);
   file.write(out.checksums().data(), sizeof(Footer));
   file.commit(true);
 }
 
-// -- reading -------------------------------------------------------------------------------------------------------------------------------------
+// -- reading ----------------------------------------------------------------------------------
 
 namespace {
 
@@ -276,14 +308,20 @@ class Mapping {
  public:
   explicit Mapping(const std::filesystem::path& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) throw make_error(ErrorCode::kIo, "cannot open '{}': {}", path.string(), errno == ELOOP ? "it is a link" : std::strerror(errno));
+    if (fd < 0)
+      throw make_error(ErrorCode::kIo, "cannot open '{}': {}", path.string(),
+                       errno == ELOOP ? "it is a link" : std::strerror(errno));
     struct stat status {};
     const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-    if (regular && status.st_size > 0) data_ = ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_SHARED, fd, 0);
+    if (regular && status.st_size > 0)
+      data_ =
+          ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_SHARED, fd, 0);
     const int reason = errno;
     ::close(fd);
-    if (!regular) throw make_error(ErrorCode::kIo, "cannot read '{}': not a regular file", path.string());
-    if (data_ == MAP_FAILED) throw make_error(ErrorCode::kIo, "cannot map '{}': {}", path.string(), std::strerror(reason));
+    if (!regular)
+      throw make_error(ErrorCode::kIo, "cannot read '{}': not a regular file", path.string());
+    if (data_ == MAP_FAILED)
+      throw make_error(ErrorCode::kIo, "cannot map '{}': {}", path.string(), std::strerror(reason));
     size_ = static_cast<std::size_t>(status.st_size);
     if (data_) ::madvise(data_, size_, MADV_SEQUENTIAL);
   }
@@ -299,41 +337,57 @@ class Mapping {
   std::size_t size_ = 0;
 };
 
-void check_fits(const SessionImage& image, const StatePool& pool, const ModelFingerprint& fingerprint) {
-  if (image.fingerprint != fingerprint) throw make_error(ErrorCode::kInvalidRequest, "the session belongs to another model");
+void check_fits(const SessionImage& image, const StatePool& pool,
+                const ModelFingerprint& fingerprint) {
+  if (image.fingerprint != fingerprint)
+    throw make_error(ErrorCode::kInvalidRequest, "the session belongs to another model");
   if (image.fixed_bytes != pool.fixed_bytes() || image.row_bytes != pool.row_bytes()) {
     throw make_error(ErrorCode::kInvalidRequest,
-                     "the session has {} bytes of pages and {} a token, this cache {} and {}: another cache type (--cache-type)", image.fixed_bytes,
-                     image.row_bytes, pool.fixed_bytes(), pool.row_bytes());
+                     "the session has {} bytes of pages and {} a token, this cache {} and {}: "
+                     "another cache type (--cache-type)",
+                     image.fixed_bytes, image.row_bytes, pool.fixed_bytes(), pool.row_bytes());
   }
   const auto tokens = static_cast<std::int64_t>(image.tokens.size());
   if (tokens > pool.options().max_length) {
-    throw make_error(ErrorCode::kInvalidRequest, "the session has {} tokens, but the context holds {}", tokens, pool.options().max_length);
+    throw make_error(ErrorCode::kInvalidRequest,
+                     "the session has {} tokens, but the context holds {}", tokens,
+                     pool.options().max_length);
   }
   for (const std::int32_t id : image.tokens) {
     if (id < 0 || id >= pool.options().vocab_size) {
-      throw make_error(ErrorCode::kInvalidRequest, "token id {} of the session is outside the vocabulary of {}", id, pool.options().vocab_size);
+      throw make_error(ErrorCode::kInvalidRequest,
+                       "token id {} of the session is outside the vocabulary of {}", id,
+                       pool.options().vocab_size);
     }
   }
 }
 
 }  // namespace
 
-SessionNote load_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot, const ModelFingerprint& fingerprint) {
+SessionNote load_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
+                         const ModelFingerprint& fingerprint) {
   const Mapping file(path);
   try {
     const SessionImage image = value_or_throw(parse_session(file.bytes()));
     check_fits(image, cache.pool(), fingerprint);
     const std::span tokens(image.tokens);
-    if (!cache.adopt(slot, tokens.first(static_cast<std::size_t>(image.computed)), image.fixed, image.rows)) {
-      throw make_error(ErrorCode::kOutOfMemory, "no room for the {} tokens of the session", image.computed);
+    if (!cache.adopt(slot, tokens.first(static_cast<std::size_t>(image.computed)), image.fixed,
+                     image.rows)) {
+      throw make_error(ErrorCode::kOutOfMemory, "no room for the {} tokens of the session",
+                       image.computed);
     }
     for (const auto& s : image.snapshots) {
-      cache.adopt_snapshot(slot, {.position = s.position, .kind = s.kind, .canonical = s.canonical, .rows_from = s.rows_from, .fixed = s.fixed,
+      cache.adopt_snapshot(slot, {.position = s.position,
+                                  .kind = s.kind,
+                                  .canonical = s.canonical,
+                                  .rows_from = s.rows_from,
+                                  .fixed = s.fixed,
                                   .rows = s.rows});
     }
     const auto pending = tokens.subspan(static_cast<std::size_t>(image.computed));
-    return {.pending = {pending.begin(), pending.end()}, .sampler_seed = image.sampler_seed, .sampler_sequence = image.sampler_sequence};
+    return {.pending = {pending.begin(), pending.end()},
+            .sampler_seed = image.sampler_seed,
+            .sampler_sequence = image.sampler_sequence};
   } catch (Error& error) {
     throw error.add_context(path.string());
   }

@@ -12,21 +12,23 @@
 #include "palimpsest/session.h"
 #include "runtime/sequence_cache.h"
 
-// A sequence as a file: tokens, list rows, pages, convolution tails, logits, and the snapshots on its way.
+// A sequence as a file: tokens, list rows, pages, convolution tails, logits, and the snapshots on
+// its way.
 //
-//     header    128 bytes: magic, version, sizes, model fingerprint, counts, sampler, XXH3 of the header
+//     header    128 bytes: magic, version, sizes, model fingerprint, counts, sampler, XXH3
 //     tokens    I32 [tokens]
-//     records   32 bytes a snapshot: position, first list row of its own, kind, whether it is canonical
-//     fixed     [1 + snapshots, fixed_bytes]: the sequence's pages, tails and logits, then the snapshots'
-//     rows      [computed, row_bytes] of the sequence, then the rows in which a snapshot differs from it
+//     records   32 bytes a snapshot: position, first list row of its own, kind, canonical or not
+//     fixed     [1 + snapshots, fixed_bytes]: pages, tails and logits; the sequence's first
+//     rows      [computed, row_bytes] list rows, then those in which a snapshot differs
 //     footer    XXH3 of the four sections
 //
-// Little-endian; sections begin at multiples of 64. Everything is as the state pool holds it, so restoring is reading and copying.
+// Little-endian; sections begin at multiples of 64. Everything is as the state pool holds it, so
+// restoring is reading and copying.
 
 namespace palimpsest {
 
-/// Names a model: XXH3 (128 bits) of its configuration, of shape and role of every weight, and of a sample of the numbers in them, so that models
-/// trained further from the same start differ.
+/// Names a model: XXH3 (128 bits) of its configuration, of shape and role of every weight, and of a
+/// sample of the numbers in them, so that models trained further from the same start differ.
 using ModelFingerprint = std::array<std::uint64_t, 2>;
 ModelFingerprint model_fingerprint(const Model& model);
 
@@ -44,21 +46,24 @@ struct SessionImage {
   std::vector<std::int32_t> tokens;  ///< the first `computed` are in the memories
   std::vector<Snapshot> snapshots;   ///< ascending, before `computed`
   const std::byte* fixed = nullptr;
-  const std::byte* rows = nullptr;   ///< [computed, row_bytes]
+  const std::byte* rows = nullptr;  ///< [computed, row_bytes]
   std::uint64_t sampler_seed = 0, sampler_sequence = 0;
 };
 
-/// Errors: kInvalidFile, with what is wrong, for bytes that are no session of this version, cut, too long, or fail a checksum.
+/// Errors: kInvalidFile, with what is wrong, for bytes that are no session of this version, cut,
+/// too long, or fail a checksum.
 Result<SessionImage> parse_session(std::span<const std::byte> bytes);
 
-/// Writes what the slot holds. The file appears whole, after the disk has it, or the one before stays; it is readable by its owner alone.
-/// Throws Error{kIo}.
-void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot, const ModelFingerprint& fingerprint,
-                  const SessionNote& note);
+/// Writes what the slot holds. The file appears whole, after the disk has it, or the one before
+/// stays; it is readable by its owner alone. Throws Error{kIo}.
+void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
+                  const ModelFingerprint& fingerprint, const SessionNote& note);
 
-/// Makes `slot` what was saved, in place of what it holds (which is closed), and its snapshots part of the cache as far as there is room. Nothing is
-/// changed before all is checked. Throws Error: kIo (also for a link), kInvalidFile (parse_session), kInvalidRequest when it belongs to another
+/// Makes `slot` what was saved, in place of what it holds (which is closed), and its snapshots part
+/// of the cache as far as there is room. Nothing is changed before all is checked. Throws Error:
+/// kIo (also for a link), kInvalidFile (parse_session), kInvalidRequest when it belongs to another
 /// model or cache type or does not fit, with both numbers.
-SessionNote load_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot, const ModelFingerprint& fingerprint);
+SessionNote load_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
+                         const ModelFingerprint& fingerprint);
 
 }  // namespace palimpsest

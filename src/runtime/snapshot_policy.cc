@@ -9,13 +9,16 @@ namespace palimpsest {
 
 std::int64_t replay_bound(std::int64_t following, std::int64_t spacing) {
   const std::int64_t bound = std::max(kSnapshotGrid, following / 4);
-  return bound > std::numeric_limits<std::int64_t>::max() / spacing ? std::numeric_limits<std::int64_t>::max() : bound * spacing;
+  return bound > std::numeric_limits<std::int64_t>::max() / spacing
+             ? std::numeric_limits<std::int64_t>::max()
+             : bound * spacing;
 }
 
 std::vector<std::int64_t> snapshot_positions(std::int64_t length, std::int64_t spacing) {
   PALIMPSEST_CHECK(length >= 0 && spacing >= 1, "a length and a spacing");
   std::vector<std::int64_t> positions;
-  // Edits at or beyond `covered` are served. The next snapshot serves the edit just before it, from as far back as the bound lets.
+  // Edits at or beyond `covered` are served. The next snapshot serves the edit just before it, from
+  // as far back as the bound lets.
   for (std::int64_t covered = length; covered > 0;) {
     const std::int64_t edit = covered - 1, bound = replay_bound(length - edit, spacing);
     if (edit <= bound) break;  // the start serves all others
@@ -28,11 +31,14 @@ std::vector<std::int64_t> snapshot_positions(std::int64_t length, std::int64_t s
 
 std::int64_t spacing_for(std::int64_t length, std::int64_t most) {
   std::int64_t spacing = 1;
-  while (static_cast<std::int64_t>(snapshot_positions(length, spacing).size()) > std::max<std::int64_t>(most, 0)) spacing *= 2;
+  while (static_cast<std::int64_t>(snapshot_positions(length, spacing).size()) >
+         std::max<std::int64_t>(most, 0))
+    spacing *= 2;
   return spacing;
 }
 
-std::vector<std::size_t> superfluous(const std::vector<std::int64_t>& positions, std::int64_t length, std::int64_t spacing) {
+std::vector<std::size_t> superfluous(const std::vector<std::int64_t>& positions,
+                                     std::int64_t length, std::int64_t spacing) {
   std::vector<std::size_t> dropped;
   std::int64_t before = 0;  // the last one kept
   for (std::size_t i = 0; i + 1 < positions.size(); ++i) {
@@ -48,7 +54,9 @@ std::vector<std::size_t> superfluous(const std::vector<std::int64_t>& positions,
 
 double usefulness(const SnapshotValue& value) {
   const auto d = [](std::int64_t n) { return static_cast<double>(n); };
-  return d(value.gap) * (1 + d(value.hits)) / ((64 + d(value.distance)) * (1 + d(value.age)) * d(std::max<std::int64_t>(value.bytes, 1)));
+  return d(value.gap) * (1 + d(value.hits)) /
+         ((64 + d(value.distance)) * (1 + d(value.age)) *
+          d(std::max<std::int64_t>(value.bytes, 1)));
 }
 
 }  // namespace palimpsest

@@ -7,37 +7,46 @@
 
 namespace palimpsest {
 
-/// Snapshots inside a prompt lie at multiples of this, counted from the start of the sequence: chunks of the recurrence, key blocks and list
-/// blocks begin there, so that a pass which ends there moves no border of theirs.
+/// Snapshots inside a prompt lie at multiples of this, counted from the start of the sequence:
+/// chunks of the recurrence, key blocks and list blocks begin there, so that a pass which ends
+/// there moves no border of theirs.
 inline constexpr std::int64_t kSnapshotGrid = 64;
 
-/// Fewer rows than this at the end of a prompt would be computed in the forms made for single tokens, whose sums run in another order.
+/// Fewer rows than this at the end of a prompt would be computed in the forms made for single
+/// tokens, whose sums run in another order.
 inline constexpr std::int64_t kFewestRows = 5;
 
-/// Most tokens that are computed again after an edit which `following` tokens of the stored sequence follow: spacing * max(64, following / 4).
+/// Most tokens that are computed again after an edit which `following` tokens of the stored
+/// sequence follow: spacing * max(64, following / 4).
 std::int64_t replay_bound(std::int64_t following, std::int64_t spacing);
 
-/// Positions, ascending, multiples of kSnapshotGrid inside (0, length), such that an edit anywhere finds a snapshot (or the start) within
-/// replay_bound() before it. As few as that takes: 27 for 32,768 tokens, 43 for a million.
+/// Positions, ascending, multiples of kSnapshotGrid inside (0, length), such that an edit anywhere
+/// finds a snapshot (or the start) within replay_bound() before it. As few as that takes: 27 for
+/// 32,768 tokens, 43 for a million.
 std::vector<std::int64_t> snapshot_positions(std::int64_t length, std::int64_t spacing);
 
-/// The smallest power of two for which snapshot_positions(length, spacing) has at most `most` entries.
+/// The smallest power of two for which snapshot_positions(length, spacing) has at most `most`
+/// entries.
 std::int64_t spacing_for(std::int64_t length, std::int64_t most);
 
-/// Indices of `positions` (ascending) that may go without breaking replay_bound() for a sequence that has `length` tokens and grows. The last stays.
-std::vector<std::size_t> superfluous(const std::vector<std::int64_t>& positions, std::int64_t length, std::int64_t spacing);
+/// Indices of `positions` (ascending) that may go without breaking replay_bound() for a sequence
+/// that has `length` tokens and grows. The last stays.
+std::vector<std::size_t> superfluous(const std::vector<std::int64_t>& positions,
+                                     std::int64_t length, std::int64_t spacing);
 
 /// What speaks for keeping a snapshot.
 struct SnapshotValue {
-  std::int64_t gap = 0;       ///< tokens that must be computed again without it: back to the snapshot before it
+  std::int64_t gap =
+      0;  ///< tokens that must be computed again without it: back to the snapshot before it
   std::int64_t distance = 0;  ///< from it to the nearest end of a sequence that begins with it
   std::int64_t age = 0;       ///< requests since it was last used
   std::int64_t hits = 0;      ///< requests that used it
   std::int64_t bytes = 1;     ///< that go back when it goes
 };
 
-/// Work saved, times how likely it is wanted, per byte: gap (1 + hits) / ((64 + distance) (1 + age) bytes). Edits are the rarer the more text follows
-/// them; with 1 / distance for their likelihood the spacing that snapshot_positions() makes, gaps in proportion to the distance, is the one in
+/// Work saved, times how likely it is wanted, per byte: gap (1 + hits) / ((64 + distance) (1 + age)
+/// bytes). Edits are the rarer the more text follows them; with 1 / distance for their likelihood
+/// the spacing that snapshot_positions() makes, gaps in proportion to the distance, is the one in
 /// which all are worth the same, so scarcity thins it evenly.
 double usefulness(const SnapshotValue& value);
 

@@ -31,11 +31,13 @@ struct Header {
 };
 
 Error io_error(const std::filesystem::path& path, std::string_view what) {
-  return make_error(ErrorCode::kIo, "cannot {} '{}': {}", what, path.string(), std::strerror(errno));
+  return make_error(ErrorCode::kIo, "cannot {} '{}': {}", what, path.string(),
+                    std::strerror(errno));
 }
 
 /// The regular file's bytes, never through a link.
-std::optional<std::vector<std::byte>> read_file(const std::filesystem::path& path, std::int64_t expected) {
+std::optional<std::vector<std::byte>> read_file(const std::filesystem::path& path,
+                                                std::int64_t expected) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return std::nullopt;
   struct stat info {};
@@ -64,7 +66,8 @@ struct SpillStore::Usage {
 
 class SpillFile {
  public:
-  SpillFile(std::filesystem::path where, std::int64_t raw, std::int64_t bytes, std::shared_ptr<SpillStore::Usage> usage)
+  SpillFile(std::filesystem::path where, std::int64_t raw, std::int64_t bytes,
+            std::shared_ptr<SpillStore::Usage> usage)
       : path(std::move(where)), raw_bytes(raw), file_bytes(bytes), usage_(std::move(usage)) {
     usage_->bytes += file_bytes;
     ++usage_->files;
@@ -84,9 +87,12 @@ class SpillFile {
   std::shared_ptr<SpillStore::Usage> usage_;
 };
 
-std::int64_t spill_file_bytes(const SpillFile& file) { return file.file_bytes; }
+std::int64_t spill_file_bytes(const SpillFile& file) {
+  return file.file_bytes;
+}
 
-SpillStore::SpillStore(const std::filesystem::path& folder, std::int64_t max_bytes) : max_bytes_(max_bytes), usage_(std::make_shared<Usage>()) {
+SpillStore::SpillStore(const std::filesystem::path& folder, std::int64_t max_bytes)
+    : max_bytes_(max_bytes), usage_(std::make_shared<Usage>()) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   clear_abandoned(folder);
@@ -103,16 +109,20 @@ SpillStore::~SpillStore() {
   ::close(lock_);
 }
 
-/// Removes what processes that are gone have left: only folders and files with our names, whose lock nobody holds.
+/// Removes what processes that are gone have left: only folders and files with our names, whose
+/// lock nobody holds.
 void SpillStore::clear_abandoned(const std::filesystem::path& folder) const {
   std::error_code failed;
   for (const auto& entry : std::filesystem::directory_iterator(folder, failed)) {
-    if (!entry.path().filename().string().starts_with(kPrefix) || !std::filesystem::is_directory(entry.symlink_status())) continue;
+    if (!entry.path().filename().string().starts_with(kPrefix) ||
+        !std::filesystem::is_directory(entry.symlink_status()))
+      continue;
     const int lock = ::open((entry.path() / "lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (lock < 0) continue;
     if (::flock(lock, LOCK_EX | LOCK_NB) == 0) {
       for (const auto& file : std::filesystem::directory_iterator(entry.path(), failed)) {
-        if (file.path().filename().string().find(kSuffix) != std::string::npos) ::unlink(file.path().c_str());
+        if (file.path().filename().string().find(kSuffix) != std::string::npos)
+          ::unlink(file.path().c_str());
       }
       ::unlink((entry.path() / "lock").c_str());
       ::rmdir(entry.path().c_str());
@@ -121,11 +131,15 @@ void SpillStore::clear_abandoned(const std::filesystem::path& folder) const {
   }
 }
 
-std::int64_t SpillStore::used_bytes() const { return usage_->bytes; }
+std::int64_t SpillStore::used_bytes() const {
+  return usage_->bytes;
+}
 
 std::shared_ptr<const SpillFile> SpillStore::write(std::span<const std::byte> bytes) {
   std::vector<std::byte> packed(sizeof(Header) + ZSTD_compressBound(bytes.size()));
-  const std::size_t size = ZSTD_compress(packed.data() + sizeof(Header), packed.size() - sizeof(Header), bytes.data(), bytes.size(), 1);
+  const std::size_t size =
+      ZSTD_compress(packed.data() + sizeof(Header), packed.size() - sizeof(Header), bytes.data(),
+                    bytes.size(), 1);
   if (ZSTD_isError(size)) return nullptr;
   const Header header = {kMagic, bytes.size(), size, XXH3_64bits(bytes.data(), bytes.size())};
   std::memcpy(packed.data(), &header, sizeof(header));
@@ -135,7 +149,8 @@ std::shared_ptr<const SpillFile> SpillStore::write(std::span<const std::byte> by
     formats::AtomicFile file(folder_ / fmt::format("{:016x}{}", next_++, kSuffix));
     file.write(packed.data(), static_cast<std::size_t>(file_bytes));
     file.commit();
-    return std::make_shared<const SpillFile>(file.path(), static_cast<std::int64_t>(bytes.size()), file_bytes, usage_);
+    return std::make_shared<const SpillFile>(file.path(), static_cast<std::int64_t>(bytes.size()),
+                                             file_bytes, usage_);
   } catch (const Error& error) {
     log::warning("snapshot not kept on disk: {}", error.text());
     return nullptr;
@@ -148,7 +163,8 @@ std::shared_ptr<const SpillFile> SpillStore::share(std::span<const std::byte> by
   if (auto file = known.lock()) return file;
   auto file = write(bytes);
   known = file;
-  if (shared_.size() > 2 * usage_->files + 64) std::erase_if(shared_, [](const auto& entry) { return entry.second.expired(); });
+  if (shared_.size() > 2 * usage_->files + 64)
+    std::erase_if(shared_, [](const auto& entry) { return entry.second.expired(); });
   return file;
 }
 
@@ -161,11 +177,14 @@ std::optional<std::vector<std::byte>> SpillStore::read(const SpillFile& file) co
     if (header.magic == kMagic && static_cast<std::int64_t>(header.raw_bytes) == file.raw_bytes &&
         header.packed_bytes == packed->size() - sizeof(header)) {
       bytes.resize(header.raw_bytes);
-      const std::size_t size = ZSTD_decompress(bytes.data(), bytes.size(), packed->data() + sizeof(header), header.packed_bytes);
-      if (size == bytes.size() && XXH3_64bits(bytes.data(), bytes.size()) == header.checksum) return bytes;
+      const std::size_t size = ZSTD_decompress(
+          bytes.data(), bytes.size(), packed->data() + sizeof(header), header.packed_bytes);
+      if (size == bytes.size() && XXH3_64bits(bytes.data(), bytes.size()) == header.checksum)
+        return bytes;
     }
   }
-  log::warning("snapshot file '{}' is {}: what it held is computed again", file.path.string(), packed ? "damaged" : "missing or cut");
+  log::warning("snapshot file '{}' is {}: what it held is computed again", file.path.string(),
+               packed ? "damaged" : "missing or cut");
   return std::nullopt;
 }
 

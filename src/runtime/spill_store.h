@@ -15,12 +15,14 @@ namespace palimpsest {
 /// One compressed, checksummed file of a SpillStore. Goes from the disk with its last holder.
 class SpillFile;
 
-/// Bytes that memory has no room for, as files of a folder: zstd with an XXH3 checksum of what was put in. Files lie in a subfolder of this process,
-/// locked while it lives; what a killed process left is cleared by the next. Whatever is wrong with a file or the disk costs the bytes, with
-/// a warning, and is never an error. Not thread-safe.
+/// Bytes that memory has no room for, as files of a folder: zstd with an XXH3 checksum of what was
+/// put in. Files lie in a subfolder of this process, locked while it lives; what a killed process
+/// left is cleared by the next. Whatever is wrong with a file or the disk costs the bytes, with a
+/// warning, and is never an error. Not thread-safe.
 class SpillStore {
  public:
-  /// Makes the folder where it is missing. Throws Error{kIo} when that cannot be done: the folder is the user's choice.
+  /// Makes the folder where it is missing. Throws Error{kIo} when that cannot be done: the folder
+  /// is the user's choice.
   SpillStore(const std::filesystem::path& folder, std::int64_t max_bytes);
   ~SpillStore();
   SpillStore(const SpillStore&) = delete;
@@ -48,7 +50,8 @@ class SpillStore {
   int lock_ = -1;
   std::shared_ptr<Usage> usage_;
   std::uint64_t next_ = 0;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::weak_ptr<const SpillFile>> shared_;  ///< by XXH3 (128 bits) of the bytes
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::weak_ptr<const SpillFile>>
+      shared_;  ///< by XXH3 (128 bits) of the bytes
 };
 
 /// Bytes of a file on disk.

@@ -14,18 +14,20 @@
 namespace palimpsest {
 
 struct StatePoolOptions {
-  std::int64_t slots = 1;         ///< sequences at once
-  std::int64_t tokens = 0;        ///< capacity of the lists, in tokens of all sequences together
-  std::int64_t max_length = 0;    ///< longest single sequence
+  std::int64_t slots = 1;       ///< sequences at once
+  std::int64_t tokens = 0;      ///< capacity of the lists, in tokens of all sequences together
+  std::int64_t max_length = 0;  ///< longest single sequence
   std::int64_t block_tokens = 64;
-  std::int64_t vocab_size = 0;    ///< 0: logits are not kept
-  std::int64_t cache_bytes = 0;   ///< beyond what the running sequences need: for snapshots and the list blocks that only they hold
+  std::int64_t vocab_size = 0;   ///< 0: logits are not kept
+  std::int64_t cache_bytes = 0;  ///< beyond what the running sequences need: for snapshots and the
+                                 ///< list blocks that only they hold
 };
 
 class StatePool;
 
-/// What a sequence remembered at one moment: a copy of its pages, tails and logits, and a share in the blocks of its lists. Cheap in lists (blocks are
-/// counted, not copied), as large as the pages. Belongs to the pool that made it, which must outlive it; movable. A default one is empty.
+/// What a sequence remembered at one moment: a copy of its pages, tails and logits, and a share in
+/// the blocks of its lists. Cheap in lists (blocks are counted, not copied), as large as the pages.
+/// Belongs to the pool that made it, which must outlive it; movable. A default one is empty.
 class StateSnapshot {
  public:
   StateSnapshot() = default;
@@ -41,7 +43,8 @@ class StateSnapshot {
 
   bool defined() const { return pool_ != nullptr; }
   std::int64_t length() const { return length_; }
-  /// Bytes that go back to the pool when this snapshot goes: its pages, and the list blocks that nobody else holds.
+  /// Bytes that go back to the pool when this snapshot goes: its pages, and the list blocks that
+  /// nobody else holds.
   std::int64_t exclusive_bytes() const;
   void reset();
 
@@ -56,27 +59,33 @@ class StateSnapshot {
 
   StatePool* pool_ = nullptr;
   std::int64_t length_ = 0;
-  std::vector<std::int32_t> pages_;   ///< units that hold what is fixed in size: pages, tails, logits
+  std::vector<std::int32_t>
+      pages_;  ///< units that hold what is fixed in size: pages, tails, logits
   std::vector<std::int32_t> blocks_;  ///< units of list rows [0, length)
 };
 
-/// The memories of many sequences: for each layer a page (fixed size), a convolution tail, or a list cut into blocks. Sizes come from a
-/// StateSpec; nothing here knows a model. All memory is reserved when the pool is made, and taken from the system as it is first touched.
+/// The memories of many sequences: for each layer a page (fixed size), a convolution tail, or a
+/// list cut into blocks. Sizes come from a StateSpec; nothing here knows a model. All memory is
+/// reserved when the pool is made, and taken from the system as it is first touched.
 ///
-/// Layout. A slot's pages, tails and logits lie together, so that zeroing, saving and restoring them are single copies. Everything else is one arena of
-/// units: a unit holds a block of list rows of all layers, or a piece of a snapshot's pages. All lists of a spec have rows of the same size.
+/// Layout. A slot's pages, tails and logits lie together, so that zeroing, saving and restoring
+/// them are single copies. Everything else is one arena of units: a unit holds a block of list rows
+/// of all layers, or a piece of a snapshot's pages. All lists of a spec have rows of the same size.
 ///
-/// A slot belongs to one sequence from acquire() to release(). Pages and tails are zeroed by acquire(), so nothing of an earlier sequence can be
-/// seen by a later one. Lists need no zeroing: positions at or beyond length() are never read.
+/// A slot belongs to one sequence from acquire() to release(). Pages and tails are zeroed by
+/// acquire(), so nothing of an earlier sequence can be seen by a later one. Lists need no zeroing:
+/// positions at or beyond length() are never read.
 ///
-/// Blocks of list rows are shared by reference count between slots and snapshots. A slot only ever writes rows at or beyond its length, and the
-/// block that holds them is its own: who takes over a partly filled block (restore, fork) gets a copy of that one. Others may go on
-/// reading the rows before their own length in it. So no write needs a check.
+/// Blocks of list rows are shared by reference count between slots and snapshots. A slot only ever
+/// writes rows at or beyond its length, and the block that holds them is its own: who takes over a
+/// partly filled block (restore, fork) gets a copy of that one. Others may go on reading the rows
+/// before their own length in it. So no write needs a check.
 ///
 /// Not thread-safe.
 class StatePool {
  public:
-  /// Throws Error{kOutOfMemory} when the system refuses the memory, or when the sizes do not fit 63 bits.
+  /// Throws Error{kOutOfMemory} when the system refuses the memory, or when the sizes do not fit 63
+  /// bits.
   StatePool(const StateSpec& spec, const StatePoolOptions& options);
   StatePool(const StatePool&) = delete;
   StatePool& operator=(const StatePool&) = delete;
@@ -84,7 +93,7 @@ class StatePool {
   /// Bytes that a pool with these options reserves.
   static std::int64_t bytes(const StateSpec& spec, const StatePoolOptions& options);
 
-  // -- sequences -------------------------------------------------------------------------------------------------------------------------------
+  // -- sequences ------------------------------------------------------------------------------
 
   /// A free slot, zeroed, of length 0. Throws Error{kOutOfMemory} when all are taken.
   std::int32_t acquire();
@@ -96,73 +105,89 @@ class StatePool {
   const StatePoolOptions& options() const { return options_; }
 
   /// Units that prepare() would have to take. More than free_units(): prepare() would throw.
-  std::int64_t units_missing(std::span<const std::int32_t> slots, std::span<const std::int64_t> cu_seqlens) const;
-  /// Makes room for cu_seqlens[n+1] - cu_seqlens[n] more tokens in each slots[n] and returns their present lengths, I64 [N] (valid until
-  /// the next prepare). All or nothing: throws Error{kOutOfMemory} or Error{kInvalidRequest} (beyond max_length) before anything changes.
+  std::int64_t units_missing(std::span<const std::int32_t> slots,
+                             std::span<const std::int64_t> cu_seqlens) const;
+  /// Makes room for cu_seqlens[n+1] - cu_seqlens[n] more tokens in each slots[n] and returns their
+  /// present lengths, I64 [N] (valid until the next prepare). All or nothing: throws
+  /// Error{kOutOfMemory} or Error{kInvalidRequest} (beyond max_length) before anything changes.
   Tensor prepare(std::span<const std::int32_t> slots, std::span<const std::int64_t> cu_seqlens);
   /// The tokens announced to prepare() are now in the memories.
   void advance(std::span<const std::int32_t> slots, std::span<const std::int64_t> cu_seqlens);
 
-  Tensor pages(std::int64_t layer) const;             ///< F32 [slots, H, V, K], strided in its first dimension
-  Tensor tails(std::int64_t layer, int which) const;  ///< F32 [slots, W - 1, D], strided in its first dimension
+  Tensor pages(std::int64_t layer) const;  ///< F32 [slots, H, V, K], strided in its first dimension
+  Tensor tails(std::int64_t layer,
+               int which) const;  ///< F32 [slots, W - 1, D], strided in its first dimension
   PagedList list(std::int64_t layer) const;
-  /// The distribution of the slot's next token, [vocab_size], for the caller to keep here: part of the sequence's state like its pages, so that
-  /// going back to a moment needs no token to be computed again.
+  /// The distribution of the slot's next token, [vocab_size], for the caller to keep here: part of
+  /// the sequence's state like its pages, so that going back to a moment needs no token to be
+  /// computed again.
   std::span<float> logits(std::int32_t slot) const;
 
-  // -- snapshots -------------------------------------------------------------------------------------------------------------------------------
+  // -- snapshots ------------------------------------------------------------------------------
 
   /// Units that a snapshot takes.
   std::int64_t snapshot_units() const { return snapshot_units_; }
   std::int64_t unit_bytes() const { return units_.unit_bytes(); }
   /// Nothing when too few units are free. Not of a tentative slot.
   std::optional<StateSnapshot> snapshot(std::int32_t slot);
-  /// Makes the slot what the snapshot holds, bit for bit, whatever it was before. False, and nothing changes, when the one unit
-  /// for the copy of a partly filled block is not free.
+  /// Makes the slot what the snapshot holds, bit for bit, whatever it was before. False, and
+  /// nothing changes, when the one unit for the copy of a partly filled block is not free.
   [[nodiscard]] bool restore(std::int32_t slot, const StateSnapshot& snapshot);
-  /// A new slot that continues like `slot`. Nothing when no slot, or no unit for a partly filled block, is free. Not of a tentative slot.
+  /// A new slot that continues like `slot`. Nothing when no slot, or no unit for a partly filled
+  /// block, is free. Not of a tentative slot.
   std::optional<std::int32_t> fork(std::int32_t slot);
 
-  // -- tentative tokens ------------------------------------------------------------------------------------------------------------------------
-  // A page cannot be cut back, so the way back is a copy made at begin(): one page per sequence, against up to sixteen if every tentative token
-  // kept its own. The price is that tokens which stay after a partial acceptance are computed again; they can ride in the same pass as the next
+  // -- tentative tokens -----------------------------------------------------------------------
+  // A page cannot be cut back, so the way back is a copy made at begin(): one page per sequence,
+  // against up to sixteen if every tentative token kept its own. The price is that tokens which
+  // stay after a partial acceptance are computed again; they can ride in the same pass as the next
   // tentative ones, whose weights are read anyway.
 
   /// From here on the slot's tokens are tentative. False when too few units are free for the copy.
   [[nodiscard]] bool begin(std::int32_t slot);
   /// Tokens since begin(); nothing when the slot is not tentative.
   std::optional<std::int64_t> recorded(std::int32_t slot) const;
-  /// The first `accepted` of the recorded tokens stay. Returns how many must be computed again, from the length that the slot has now: 0 when all
-  /// stay, else `accepted`.
+  /// The first `accepted` of the recorded tokens stay. Returns how many must be computed again,
+  /// from the length that the slot has now: 0 when all stay, else `accepted`.
   std::int64_t commit(std::int32_t slot, std::int64_t accepted);
   /// Back to begin(), bit for bit.
   void rollback(std::int32_t slot);
 
-  // -- bytes, for files ------------------------------------------------------------------------------------------------------------------------
+  // -- bytes, for files -----------------------------------------------------------------------
 
-  std::int64_t fixed_bytes() const { return slot_bytes_; }   ///< pages, tails and logits of one sequence
-  std::int64_t row_bytes() const { return row_bytes_; }      ///< list rows of one token, all layers one after the other
+  std::int64_t fixed_bytes() const {
+    return slot_bytes_;
+  }  ///< pages, tails and logits of one sequence
+  std::int64_t row_bytes() const {
+    return row_bytes_;
+  }  ///< list rows of one token, all layers one after the other
   /// Copies pages, tails and logits into fixed_bytes() bytes.
   void read_fixed(const StateSnapshot& snapshot, std::byte* out) const;
   void read_fixed(std::int32_t slot, std::byte* out) const;
-  /// Copies list rows [begin, end) into (end - begin) * row_bytes() bytes, token by token. end <= length.
-  void read_rows(const StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, std::byte* out) const;
+  /// Copies list rows [begin, end) into (end - begin) * row_bytes() bytes, token by token. end <=
+  /// length.
+  void read_rows(const StateSnapshot& snapshot, std::int64_t begin, std::int64_t end,
+                 std::byte* out) const;
   void read_rows(std::int32_t slot, std::int64_t begin, std::int64_t end, std::byte* out) const;
   /// Leading list rows that are the same bytes in both.
   std::int64_t common_rows(std::int32_t slot, const StateSnapshot& snapshot) const;
 
-  /// A snapshot of `length` tokens whose contents the caller then writes. Nothing when too few units are free.
+  /// A snapshot of `length` tokens whose contents the caller then writes. Nothing when too few
+  /// units are free.
   std::optional<StateSnapshot> create(std::int64_t length) { return create(length, {}); }
-  /// The same, sharing the list blocks that lie wholly within the slot's first `rows` rows; those are not to be written.
+  /// The same, sharing the list blocks that lie wholly within the slot's first `rows` rows; those
+  /// are not to be written.
   std::optional<StateSnapshot> create(std::int64_t length, std::int32_t slot, std::int64_t rows);
   void write_fixed(StateSnapshot& snapshot, const std::byte* from);
-  void write_rows(StateSnapshot& snapshot, std::int64_t begin, std::int64_t end, const std::byte* from);
-  /// Makes an empty slot one of `length` tokens whose contents the caller then writes. False, and nothing changes, when too few units are free.
+  void write_rows(StateSnapshot& snapshot, std::int64_t begin, std::int64_t end,
+                  const std::byte* from);
+  /// Makes an empty slot one of `length` tokens whose contents the caller then writes. False, and
+  /// nothing changes, when too few units are free.
   [[nodiscard]] bool load(std::int32_t slot, std::int64_t length);
   void write_fixed(std::int32_t slot, const std::byte* from);
   void write_rows(std::int32_t slot, std::int64_t begin, std::int64_t end, const std::byte* from);
 
-  // -- for tests -------------------------------------------------------------------------------------------------------------------------------
+  // -- for tests ------------------------------------------------------------------------------
 
   /// Fills the slot's pages and tails, and the rows that only it holds, with NaN.
   void poison(std::int32_t slot);
@@ -194,14 +219,14 @@ class StatePool {
   StatePoolOptions options_;
   std::int64_t max_blocks_;  ///< of one sequence; 0 without lists
   std::int64_t slot_bytes_, row_bytes_, snapshot_units_, logits_offset_;
-  std::int64_t lists_;       ///< list layers: a kernel's block number is unit * lists_
+  std::int64_t lists_;  ///< list layers: a kernel's block number is unit * lists_
   Buffer buffer_;
   UnitArena units_;
   std::vector<Memory> memories_;
   std::vector<std::int32_t> table_;  ///< [slots, max_blocks]; -1: none
   std::vector<std::int32_t> free_slots_;
   std::vector<std::int64_t> lengths_, blocks_held_;
-  std::vector<bool> taken_, used_;  ///< used_: acquired at least once
+  std::vector<bool> taken_, used_;    ///< used_: acquired at least once
   std::vector<StateSnapshot> begun_;  ///< [slots]; defined: the slot is tentative
   std::vector<std::int32_t> scratch_;
   std::vector<std::int64_t> past_;

@@ -8,7 +8,10 @@
 namespace palimpsest {
 
 UnitArena::UnitArena(std::byte* memory, std::int64_t units, std::int64_t unit_bytes)
-    : memory_(memory), unit_bytes_(unit_bytes), references_(static_cast<std::size_t>(units), 0), free_(static_cast<std::size_t>(units)) {
+    : memory_(memory),
+      unit_bytes_(unit_bytes),
+      references_(static_cast<std::size_t>(units), 0),
+      free_(static_cast<std::size_t>(units)) {
   std::iota(free_.rbegin(), free_.rend(), 0);  // the lowest is handed out first
 }
 

@@ -9,10 +9,12 @@
 
 namespace palimpsest {
 
-/// A fixed number of equal pieces of memory, each owned by as many as hold a reference to it. The state pool builds both of its memories from
-/// them: a block of list rows is one unit, a copy of a page is several. So one budget serves both, whatever the mixture.
+/// A fixed number of equal pieces of memory, each owned by as many as hold a reference to it. The
+/// state pool builds both of its memories from them: a block of list rows is one unit, a copy of a
+/// page is several. So one budget serves both, whatever the mixture.
 ///
-/// Units are handed out last-freed first: what was touched once is used again before new memory is taken from the system. Not thread-safe.
+/// Units are handed out last-freed first: what was touched once is used again before new memory is
+/// taken from the system. Not thread-safe.
 class UnitArena {
  public:
   /// Over `memory`, which must hold units * unit_bytes bytes and outlive the arena.
@@ -22,9 +24,12 @@ class UnitArena {
   std::int64_t units() const { return static_cast<std::int64_t>(references_.size()); }
   std::int64_t free_units() const { return static_cast<std::int64_t>(free_.size()); }
   std::byte* data(std::int32_t unit) const { return memory_ + unit * unit_bytes_; }
-  std::int32_t references(std::int32_t unit) const { return references_[static_cast<std::size_t>(unit)]; }
+  std::int32_t references(std::int32_t unit) const {
+    return references_[static_cast<std::size_t>(unit)];
+  }
 
-  /// Appends `count` units to `out`, one reference each; contents are whatever they were. False, and nothing is taken, when fewer are free.
+  /// Appends `count` units to `out`, one reference each; contents are whatever they were. False,
+  /// and nothing is taken, when fewer are free.
   bool allocate(std::int64_t count, std::vector<std::int32_t>& out);
   void retain(std::int32_t unit);
   void release(std::int32_t unit);

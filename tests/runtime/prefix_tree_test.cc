@@ -62,7 +62,8 @@ TEST(PrefixTree, SaysWhatAMarkIsWorth) {
   tree.at(Tokens{1, 2, 3, 4, 5});
   tree.at(Tokens{1, 2, 3, 8});
   std::map<std::int64_t, SnapshotValue> values;
-  tree.for_each([&](const Mark& mark, const SnapshotValue& value) { values[mark.position] = value; });
+  tree.for_each(
+      [&](const Mark& mark, const SnapshotValue& value) { values[mark.position] = value; });
   EXPECT_EQ(values[2].gap, 2);
   EXPECT_EQ(values[2].distance, 2);  // to the end of 1 2 3 8
   EXPECT_EQ(values[5].gap, 3);
@@ -73,8 +74,10 @@ TEST(PrefixTree, SaysWhatAMarkIsWorth) {
 TEST(PrefixTree, HoldsAMillionTokens) {
   PrefixTree tree;
   Tokens tokens(1 << 20);
-  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * 2654435761u % 4096);
-  for (std::size_t end = 1 << 12; end <= tokens.size(); end <<= 1) tree.at(std::span(tokens).first(end));
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>(i * 2654435761u % 4096);
+  for (std::size_t end = 1 << 12; end <= tokens.size(); end <<= 1)
+    tree.at(std::span(tokens).first(end));
   EXPECT_EQ(tree.nodes(), 2);
   EXPECT_EQ(tree.match(tokens).length, 1 << 20);
   tokens[700000] ^= 1;
@@ -82,7 +85,8 @@ TEST(PrefixTree, HoldsAMillionTokens) {
 }
 
 /// Short texts over few letters branch often.
-RC_GTEST_PROP(PrefixTreeProperty, AgreesWithAListOfTexts, (const std::vector<std::pair<bool, std::vector<bool>>>& steps)) {
+RC_GTEST_PROP(PrefixTreeProperty, AgreesWithAListOfTexts,
+              (const std::vector<std::pair<bool, std::vector<bool>>>& steps)) {
   PrefixTree tree;
   std::map<Tokens, Mark*> stored;
   for (const auto& [add, letters] : steps) {
@@ -103,18 +107,23 @@ RC_GTEST_PROP(PrefixTreeProperty, AgreesWithAListOfTexts, (const std::vector<std
     std::vector<Mark*> marks;
     std::set<Tokens> prefixes, branches;
     for (const auto& [known, mark] : stored) {
-      const auto shared = std::mismatch(known.begin(), known.end(), text.begin(), text.end()).first - known.begin();
+      const auto shared =
+          std::mismatch(known.begin(), known.end(), text.begin(), text.end()).first - known.begin();
       longest = std::max<std::int64_t>(longest, shared);
       if (known.size() == static_cast<std::size_t>(shared)) marks.push_back(mark);
       RC_ASSERT(tree.tokens_of(*mark) == known);
-      for (std::size_t n = 1; n <= known.size(); ++n) prefixes.insert(Tokens(known.begin(), known.begin() + static_cast<std::ptrdiff_t>(n)));
+      for (std::size_t n = 1; n <= known.size(); ++n)
+        prefixes.insert(Tokens(known.begin(), known.begin() + static_cast<std::ptrdiff_t>(n)));
     }
-    std::sort(marks.begin(), marks.end(), [](const Mark* a, const Mark* b) { return a->position < b->position; });
+    std::sort(marks.begin(), marks.end(),
+              [](const Mark* a, const Mark* b) { return a->position < b->position; });
     const auto match = tree.match(text);
     RC_ASSERT(match.length == longest);
     RC_ASSERT(match.marks == marks);
-    RC_ASSERT(tree.tokens() == static_cast<std::int64_t>(prefixes.size()));  // each shared token once, none that leads to no mark
-    std::int64_t nodes = 1;  // a node ends where the text branches or ends
+    RC_ASSERT(tree.tokens() ==
+              static_cast<std::int64_t>(
+                  prefixes.size()));  // each shared token once, none that leads to no mark
+    std::int64_t nodes = 1;           // a node ends where the text branches or ends
     for (const Tokens& prefix : prefixes) {
       int next = 0;
       for (const std::int32_t letter : {0, 1}) {

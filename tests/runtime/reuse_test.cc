@@ -35,16 +35,23 @@ class Reuse : public testing::TestWithParam<Fixture> {
     return model;
   }
   static SessionOptions options(bool exact, std::int64_t ubatch = 512) {
-    return {.threads = 2, .context = 2048, .ubatch = ubatch, .cache_bytes = 64 << 20, .exact_reuse = exact};
+    return {.threads = 2,
+            .context = 2048,
+            .ubatch = ubatch,
+            .cache_bytes = 64 << 20,
+            .exact_reuse = exact};
   }
   static Tokens text(std::uint64_t seed, std::int64_t count) {
     Tokens tokens;
     for (std::int64_t i = 0; i < count; ++i) {
-      tokens.push_back(static_cast<std::int32_t>(base::uniform(seed, 0, static_cast<std::uint64_t>(i)) * 200));
+      tokens.push_back(
+          static_cast<std::int32_t>(base::uniform(seed, 0, static_cast<std::uint64_t>(i)) * 200));
     }
     return tokens;
   }
-  static std::vector<float> logits(const Session& session) { return {session.logits().begin(), session.logits().end()}; }
+  static std::vector<float> logits(const Session& session) {
+    return {session.logits().begin(), session.logits().end()};
+  }
   static std::vector<float> cold(const Tokens& prompt, std::int64_t ubatch = 512) {
     SessionOptions plain = options(true, ubatch);
     plain.cache_bytes = 0;
@@ -62,14 +69,18 @@ class Reuse : public testing::TestWithParam<Fixture> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Models, Reuse, testing::Values(Fixture{"tiny", "tests/golden/kimi_k3_text"}, Fixture{"demo", "models/demo"}),
+INSTANTIATE_TEST_SUITE_P(Models, Reuse,
+                         testing::Values(Fixture{"tiny", "tests/golden/kimi_k3_text"},
+                                         Fixture{"demo", "models/demo"}),
                          [](const auto& fixture) { return std::string(fixture.param.name); });
 
 Tokens join(Tokens a, const Tokens& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
-Tokens first(const Tokens& tokens, std::size_t count) { return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)}; }
+Tokens first(const Tokens& tokens, std::size_t count) {
+  return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};
+}
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
@@ -78,7 +89,8 @@ TEST_P(Reuse, PassesOfAnySizeAndSnapshotsOnTheWayChangeNoBit) {
   for (const std::int64_t length : {3, 130, 257, 515}) {
     const Tokens prompt = text(1, length);
     const auto expected = cold(prompt);
-    for (const std::int64_t ubatch : {128, 200, 1024}) EXPECT_TRUE(same_bits(cold(prompt, ubatch), expected)) << length << ", ubatch " << ubatch;
+    for (const std::int64_t ubatch : {128, 200, 1024})
+      EXPECT_TRUE(same_bits(cold(prompt, ubatch), expected)) << length << ", ubatch " << ubatch;
     Session session(model(), options(true, 256));
     session.resume(prompt);
     EXPECT_TRUE(same_bits(logits(session), expected)) << length << ", with snapshots";
@@ -90,11 +102,13 @@ TEST_P(Reuse, ExactReuseIsColdBitForBit) {
   const Tokens base = text(1, 600);
   session.resume(base);
   const Tokens answer = decode(session, 70);
-  const std::vector<std::pair<std::size_t, std::int64_t>> edits = {{600, 0}, {600, 30}, {590, 3}, {300, 40}, {64, 1}, {1, 80}, {0, 20}, {599, 2}};
+  const std::vector<std::pair<std::size_t, std::int64_t>> edits = {
+      {600, 0}, {600, 30}, {590, 3}, {300, 40}, {64, 1}, {1, 80}, {0, 20}, {599, 2}};
   for (const auto& [keep, more] : edits) {
     const Tokens edited = join(first(base, keep), text(2, more));
     const PromptCounts counts = session.resume(edited);
-    EXPECT_EQ(counts.cached_tokens + counts.replayed_tokens + counts.computed_tokens, static_cast<std::int64_t>(edited.size()));
+    EXPECT_EQ(counts.cached_tokens + counts.replayed_tokens + counts.computed_tokens,
+              static_cast<std::int64_t>(edited.size()));
     EXPECT_TRUE(same_bits(logits(session), cold(edited))) << keep << " kept, " << more << " new";
   }
   const Tokens second_turn = join(join(base, answer), text(3, 25));
@@ -115,10 +129,12 @@ TEST_P(Reuse, GoingOnFromTheLastTokenAgreesWithinRounding) {
     const PromptCounts counts = session.resume(conversation);
     EXPECT_EQ(counts.computed_tokens, 21);
     EXPECT_EQ(counts.replayed_tokens, 0);
-    // The bound that tests of chunked against whole prompts use: ten times what float32 sums in another order differ by.
+    // The bound that tests of chunked against whole prompts use: ten times what float32 sums in
+    // another order differ by.
     const auto worst = test::worst_difference(logits(session), cold(conversation));
     EXPECT_LE(worst.value, 1e-4 * worst.largest) << "turn " << turn << ", logit " << worst.index;
-    RecordProperty("worst_turn_" + std::to_string(turn), std::to_string(worst.value / worst.largest));
+    RecordProperty("worst_turn_" + std::to_string(turn),
+                   std::to_string(worst.value / worst.largest));
     conversation = join(conversation, decode(session, 11));
   }
 }
@@ -161,7 +177,8 @@ TEST(ReuseAcrossModels, ASessionOfAnotherModelIsRefused) {
   const Tokens prompt = {1, 2, 3};
   demo.append(prompt);
   demo.save(folder / "s");
-  Session tiny(Model::load(test::project_path("tests/golden/kimi_k3_text")), {.threads = 1, .context = 100});
+  Session tiny(Model::load(test::project_path("tests/golden/kimi_k3_text")),
+               {.threads = 1, .context = 100});
   tiny.append(prompt);
   try {
     tiny.restore(folder / "s");

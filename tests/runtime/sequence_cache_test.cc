@@ -1,4 +1,5 @@
-// Reuse of prefixes, against a computation from scratch, over a model whose every bit says how it came to be.
+// Reuse of prefixes, against a computation from scratch, over a model whose every bit says how it
+// came to be.
 
 #include "runtime/sequence_cache.h"
 
@@ -31,19 +32,27 @@ Tokens join(Tokens a, const Tokens& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
-Tokens first(const Tokens& tokens, std::size_t count) { return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)}; }
+Tokens first(const Tokens& tokens, std::size_t count) {
+  return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};
+}
 
 constexpr std::int64_t kSnapshotBytes = 24 * 4 + 8 + 13 * 4;
 
-StatePoolOptions pool_of(std::int64_t slots, std::int64_t snapshots, std::int64_t max_length = 4096) {
+StatePoolOptions pool_of(std::int64_t slots, std::int64_t snapshots,
+                         std::int64_t max_length = 4096) {
   // Lists for as much again: a snapshot takes about a unit of 1,536 bytes.
-  return {.slots = slots, .tokens = slots * max_length, .max_length = max_length, .block_tokens = 64, .vocab_size = FakeModel::kVocab,
+  return {.slots = slots,
+          .tokens = slots * max_length,
+          .max_length = max_length,
+          .block_tokens = 64,
+          .vocab_size = FakeModel::kVocab,
           .cache_bytes = snapshots * (2 * 64 * 3 * 4)};
 }
 
 /// A pool, a cache and the model that runs over them.
 struct Engine {
-  explicit Engine(const StatePoolOptions& options, SequenceCacheOptions cache_options = {}, bool rounding = true)
+  explicit Engine(const StatePoolOptions& options, SequenceCacheOptions cache_options = {},
+                  bool rounding = true)
       : model(rounding), pool(FakeModel::spec(), options), cache(pool, cache_options) {
     pool.poison_freed(true);
   }
@@ -58,13 +67,15 @@ struct Engine {
       cache.computed(slot, count, model.forward(pool, slot, ids));
     }
   }
-  std::int32_t submit(const Tokens& prompt, std::span<const std::int64_t> borders = {}, std::int64_t rows = 256) {
+  std::int32_t submit(const Tokens& prompt, std::span<const std::int64_t> borders = {},
+                      std::int64_t rows = 256) {
     const std::int64_t before = model.rows_computed;
     const auto slot = cache.open(prompt, borders);
     EXPECT_TRUE(slot);
     run(*slot, rows);
     const PromptCounts c = cache.counts(*slot);
-    EXPECT_EQ(c.cached_tokens + c.replayed_tokens + c.computed_tokens, static_cast<std::int64_t>(prompt.size()));
+    EXPECT_EQ(c.cached_tokens + c.replayed_tokens + c.computed_tokens,
+              static_cast<std::int64_t>(prompt.size()));
     EXPECT_EQ(c.replayed_tokens + c.computed_tokens, model.rows_computed - before);
     return *slot;
   }
@@ -100,12 +111,14 @@ Tokens cold_logits(const Tokens& prompt, bool rounding = true) {
 const SequenceCacheOptions kExact = {.exact = true};
 
 TEST(SequenceCache, ColdBitsDoNotDependOnRowsPerPassOrSnapshots) {
-  for (const std::int64_t length : {1, 2, 4, 5, 63, 64, 65, 66, 68, 69, 127, 128, 129, 130, 192, 257, 258, 1000, 1025}) {
+  for (const std::int64_t length :
+       {1, 2, 4, 5, 63, 64, 65, 66, 68, 69, 127, 128, 129, 130, 192, 257, 258, 1000, 1025}) {
     const Tokens prompt = text(1, length);
     for (const std::int64_t rows : {128, 129, 200, 256, 512, 4096}) {
       for (const std::int64_t snapshots : {0, 3, 100}) {
         Engine engine(pool_of(1, snapshots));
-        EXPECT_EQ(engine.logits(engine.submit(prompt, {}, rows)), cold_logits(prompt)) << length << " tokens, " << rows << " rows, " << snapshots << " snapshots";
+        EXPECT_EQ(engine.logits(engine.submit(prompt, {}, rows)), cold_logits(prompt))
+            << length << " tokens, " << rows << " rows, " << snapshots << " snapshots";
       }
     }
   }
@@ -113,18 +126,21 @@ TEST(SequenceCache, ColdBitsDoNotDependOnRowsPerPassOrSnapshots) {
 
 TEST(SequenceCache, WarmIsColdBitForBitInExactMode) {
   const Tokens base = text(1, 1500);
-  for (const std::size_t keep : {1u, 2u, 63u, 64u, 65u, 130u, 700u, 1435u, 1436u, 1437u, 1498u, 1499u, 1500u}) {
+  for (const std::size_t keep :
+       {1u, 2u, 63u, 64u, 65u, 130u, 700u, 1435u, 1436u, 1437u, 1498u, 1499u, 1500u}) {
     for (const std::size_t more : {0u, 1u, 2u, 3u, 4u, 5u, 64u, 300u}) {
       Engine engine(pool_of(2, 100), kExact);
       engine.cache.close(engine.submit(base));
       const Tokens edited = join(first(base, keep), text(2, static_cast<std::int64_t>(more)));
       const std::int32_t slot = engine.submit(edited);
-      EXPECT_EQ(engine.logits(slot), cold_logits(edited)) << keep << " tokens kept, " << more << " new";
+      EXPECT_EQ(engine.logits(slot), cold_logits(edited))
+          << keep << " tokens kept, " << more << " new";
       const PromptCounts counts = engine.cache.counts(slot);
       EXPECT_EQ(counts.computed_tokens, static_cast<std::int64_t>(more)) << "the new ones";
       const auto following = static_cast<std::int64_t>(1500 - keep);
       if (more >= 5) {
-        EXPECT_LE(counts.replayed_tokens, std::max<std::int64_t>(64, following / 4)) << keep << " kept";
+        EXPECT_LE(counts.replayed_tokens, std::max<std::int64_t>(64, following / 4))
+            << keep << " kept";
       }
     }
   }
@@ -156,11 +172,13 @@ TEST(SequenceCache, ExactModeTakesNothingThatWasWrittenTokenByToken) {
     const std::int32_t a = engine.submit(prompt);
     const Tokens whole = join(prompt, engine.decode(a, 150));
     engine.cache.close(a);
-    for (const std::size_t keep : {whole.size(), length + 1, length + 70, std::size_t{128}, std::size_t{192}}) {
+    for (const std::size_t keep :
+         {whole.size(), length + 1, length + 70, std::size_t{128}, std::size_t{192}}) {
       for (const std::size_t more : {0u, 10u}) {
         const Tokens next = join(first(whole, keep), text(2, static_cast<std::int64_t>(more)));
         const std::int32_t b = engine.submit(next);
-        EXPECT_EQ(engine.logits(b), cold_logits(next)) << "after " << length << ": " << keep << " kept, " << more << " new";
+        EXPECT_EQ(engine.logits(b), cold_logits(next))
+            << "after " << length << ": " << keep << " kept, " << more << " new";
         engine.cache.drop(b);
       }
     }
@@ -206,7 +224,8 @@ TEST(SequenceCache, KeepsTheReplayPromiseForEveryEditWhileThereIsRoom) {
     const Tokens edited = join(first(base, edit), {5000, 5001, 5002, 5003, 5004});
     const auto slot = engine.cache.open(edited);
     const std::int64_t replay = static_cast<std::int64_t>(edit) - engine.pool.length(*slot);
-    EXPECT_LE(replay, std::max<std::int64_t>(64, static_cast<std::int64_t>(base.size() - edit) / 4)) << edit;
+    EXPECT_LE(replay, std::max<std::int64_t>(64, static_cast<std::int64_t>(base.size() - edit) / 4))
+        << edit;
     engine.cache.drop(*slot);
   }
 }
@@ -224,7 +243,8 @@ TEST(SequenceCache, PlacesSnapshotsAtBordersAndWhereSequencesPart) {
   engine.cache.clear();
   EXPECT_EQ(engine.cache.tree().marks(), 0);
 
-  // Two prompts with the same beginning: the second leaves a snapshot where they part, for the third.
+  // Two prompts with the same beginning: the second leaves a snapshot where they part, for the
+  // third.
   Engine parting(pool_of(2, 4));  // too few for a mark near 1,500 of its own accord
   parting.cache.close(parting.submit(base));
   parting.cache.close(parting.submit(join(first(base, 1500), text(2, 200))));
@@ -253,7 +273,8 @@ TEST(SequenceCache, RunsManySequencesThatShareAPrefix) {
       engine.cache.computed(slot, count, engine.model.forward(engine.pool, slot, ids));
     }
   }
-  for (const auto& [slot, tokens] : running) EXPECT_EQ(engine.logits(slot), cold_logits(tokens, false));
+  for (const auto& [slot, tokens] : running)
+    EXPECT_EQ(engine.logits(slot), cold_logits(tokens, false));
 }
 
 TEST(SequenceCache, AForkDivergesAndTentativeTokensGoBack) {
@@ -270,19 +291,26 @@ TEST(SequenceCache, AForkDivergesAndTentativeTokensGoBack) {
   EXPECT_EQ(engine.logits(b), cold_logits(join(prompt, right), false));
 
   for (const std::int64_t accepted : {0, 3, 8}) {
-    const Tokens known(engine.cache.tokens(a).begin(), engine.cache.tokens(a).end()), guess = text(50, 8);
+    const Tokens known(engine.cache.tokens(a).begin(), engine.cache.tokens(a).end()),
+        guess = text(50, 8);
     ASSERT_TRUE(engine.cache.begin(a));
     engine.cache.append(a, guess);
     engine.run(a);
     engine.cache.commit(a, accepted);
     engine.run(a);  // what stays of a partial acceptance is computed again
-    EXPECT_EQ(engine.logits(a), cold_logits(join(known, first(guess, static_cast<std::size_t>(accepted))), false));
+    EXPECT_EQ(engine.logits(a),
+              cold_logits(join(known, first(guess, static_cast<std::size_t>(accepted))), false));
   }
 }
 
 TEST(SequenceCache, RunningSequencesTakeRoomFromSnapshots) {
   // Lists for 1,024 tokens, snapshots for ten.
-  Engine engine({.slots = 2, .tokens = 1024, .max_length = 1024, .vocab_size = FakeModel::kVocab, .cache_bytes = 10 * 1536}, {}, false);
+  Engine engine({.slots = 2,
+                 .tokens = 1024,
+                 .max_length = 1024,
+                 .vocab_size = FakeModel::kVocab,
+                 .cache_bytes = 10 * 1536},
+                {}, false);
   for (int i = 0; i < 20; ++i) {
     const Tokens prompt = text(i, 900);
     const std::int32_t slot = engine.submit(prompt);
@@ -294,7 +322,8 @@ TEST(SequenceCache, RunningSequencesTakeRoomFromSnapshots) {
   const auto ids = engine.cache.wanted(*b, 1000);
   const std::int32_t slots[1] = {*b};
   const std::int64_t cu[2] = {0, static_cast<std::int64_t>(ids.size())};
-  EXPECT_FALSE(ids.size() > 700 && engine.cache.make_room(slots, cu)) << "two of a thousand do not fit, and that is said";
+  EXPECT_FALSE(ids.size() > 700 && engine.cache.make_room(slots, cu))
+      << "two of a thousand do not fit, and that is said";
   engine.cache.drop(a);
   EXPECT_TRUE(engine.cache.make_room(slots, cu));
 }
@@ -321,7 +350,7 @@ TEST(SequenceCache, DropsWhatIsNotToBeKept) {
   EXPECT_EQ(engine.decode(b, 5).size(), 5u);
 }
 
-// -- disk ----------------------------------------------------------------------------------------------------------------------------------------
+// -- disk -------------------------------------------------------------------------------------
 
 TEST(Spill, EvictedSnapshotsComeBackFromDisk) {
   const test::TempFolder folder;
@@ -364,8 +393,13 @@ TEST(Spill, DamagedMissingAndLinkedFilesAreMisses) {
       const auto size = std::filesystem::file_size(file);
       if (damage == 0) std::filesystem::remove(file);
       if (damage == 1) std::filesystem::resize_file(file, size / 2);
-      if (damage == 2) std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(static_cast<std::streamoff>(size) - 2).put('x').put('y');
-      if (damage == 3) std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(9).put('\xff');
+      if (damage == 2)
+        std::fstream(file, std::ios::in | std::ios::out | std::ios::binary)
+            .seekp(static_cast<std::streamoff>(size) - 2)
+            .put('x')
+            .put('y');
+      if (damage == 3)
+        std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(9).put('\xff');
       if (damage == 4) {
         std::filesystem::rename(file, file.string() + ".moved");
         std::filesystem::create_symlink(file.string() + ".moved", file);
@@ -385,7 +419,11 @@ TEST(Spill, StaysWithinItsBytesAndClearsWhatAKilledProcessLeft) {
   std::ofstream(abandoned / "lock");
   std::ofstream(abandoned / "0000000000000001.state") << "left";
   std::filesystem::create_directory(folder.path() / "mine");
-  Engine engine({.slots = 2, .tokens = 700, .max_length = 700, .vocab_size = FakeModel::kVocab, .cache_bytes = 12 * 1536},
+  Engine engine({.slots = 2,
+                 .tokens = 700,
+                 .max_length = 700,
+                 .vocab_size = FakeModel::kVocab,
+                 .cache_bytes = 12 * 1536},
                 {.disk = folder.path(), .disk_bytes = 60000}, false);
   EXPECT_FALSE(std::filesystem::exists(abandoned));
   EXPECT_TRUE(std::filesystem::exists(folder.path() / "mine"));
@@ -403,7 +441,11 @@ TEST(Spill, StaysWithinItsBytesAndClearsWhatAKilledProcessLeft) {
 
 TEST(SequenceCache, TenThousandRequestsOnASmallPoolTakeNoMoreMemory) {
   const test::TempFolder folder;
-  Engine engine({.slots = 2, .tokens = 600, .max_length = 300, .vocab_size = FakeModel::kVocab, .cache_bytes = 60 * 1536},
+  Engine engine({.slots = 2,
+                 .tokens = 600,
+                 .max_length = 300,
+                 .vocab_size = FakeModel::kVocab,
+                 .cache_bytes = 60 * 1536},
                 {.disk = folder.path(), .disk_bytes = 100000}, false);
   const auto resident_pages = [] {
     std::int64_t size = 0, resident = 0;
@@ -425,12 +467,18 @@ TEST(SequenceCache, TenThousandRequestsOnASmallPoolTakeNoMoreMemory) {
   EXPECT_LE(resident_pages() - settled, 256) << "pages of 4 KiB, after the first 2,000 requests";
 }
 
-// -- at random -----------------------------------------------------------------------------------------------------------------------------------
+// -- at random --------------------------------------------------------------------------------
 
 struct Walk {
   explicit Walk(bool exact_in, const std::filesystem::path& disk)
-      : exact(exact_in), engine({.slots = 3, .tokens = 1200, .max_length = 600, .block_tokens = 16, .vocab_size = FakeModel::kVocab, .cache_bytes = 40000},
-                                {.exact = exact, .disk = disk, .disk_bytes = 30000}, exact) {}
+      : exact(exact_in),
+        engine({.slots = 3,
+                .tokens = 1200,
+                .max_length = 600,
+                .block_tokens = 16,
+                .vocab_size = FakeModel::kVocab,
+                .cache_bytes = 40000},
+               {.exact = exact, .disk = disk, .disk_bytes = 30000}, exact) {}
 
   /// What a sequence should hold: computed beside the engine, pass by pass.
   struct Truth {
@@ -452,19 +500,26 @@ struct Walk {
   }
 
   void check(std::int32_t slot, const Truth& truth) {
-    RC_ASSERT(Tokens(engine.cache.tokens(slot).begin(), engine.cache.tokens(slot).end()) == truth.tokens);
-    if (engine.pool.length(slot) < static_cast<std::int64_t>(truth.tokens.size()) || truth.tokens.empty()) return;
+    RC_ASSERT(Tokens(engine.cache.tokens(slot).begin(), engine.cache.tokens(slot).end()) ==
+              truth.tokens);
+    if (engine.pool.length(slot) < static_cast<std::int64_t>(truth.tokens.size()) ||
+        truth.tokens.empty())
+      return;
     // With rounding, only a prompt just read has known bits; without, all do.
-    if (!exact || truth.tokens.size() == truth.prompt) RC_ASSERT(engine.logits(slot) == cold_logits(truth.tokens, exact));
+    if (!exact || truth.tokens.size() == truth.prompt)
+      RC_ASSERT(engine.logits(slot) == cold_logits(truth.tokens, exact));
   }
 
   void step(int action, int number) {
-    auto any = running.empty() ? running.end() : std::next(running.begin(), number % static_cast<int>(running.size()));
+    auto any = running.empty()
+                   ? running.end()
+                   : std::next(running.begin(), number % static_cast<int>(running.size()));
     switch (action) {
       case 0: {
         const Tokens prompt = some_prompt(number);
         const std::int64_t borders[] = {number % 100, 100 + number % 77};
-        if (const auto slot = engine.cache.open(prompt, borders)) running[*slot] = {prompt, prompt.size()};
+        if (const auto slot = engine.cache.open(prompt, borders))
+          running[*slot] = {prompt, prompt.size()};
         break;
       }
       case 1:
@@ -473,7 +528,9 @@ struct Walk {
         break;
       case 3:
         for (int i = 0; any != running.end() && i < number % 80; ++i) {
-          if (engine.pool.length(any->first) == 0 || !engine.cache.wanted(any->first, 1).empty() || any->second.tokens.size() >= 590) break;
+          if (engine.pool.length(any->first) == 0 || !engine.cache.wanted(any->first, 1).empty() ||
+              any->second.tokens.size() >= 590)
+            break;
           any->second.tokens.push_back(FakeModel::greedy(engine.cache.logits(any->first)));
           engine.cache.append(any->first, std::span(&any->second.tokens.back(), 1));
           pass(any->first, 128);
@@ -495,19 +552,24 @@ struct Walk {
           if (const auto child = engine.cache.fork(any->first)) running[*child] = any->second;
         }
         break;
-      case 6: engine.cache.free_units(engine.pool.free_units() + number % 10); break;
+      case 6:
+        engine.cache.free_units(engine.pool.free_units() + number % 10);
+        break;
       case 7:
         if (number % 10 == 0) engine.cache.clear();
         break;
       case 8:
-        if (any != running.end() && engine.cache.wanted(any->first, 1).empty() && any->second.tokens.size() < 500 && engine.cache.begin(any->first)) {
+        if (any != running.end() && engine.cache.wanted(any->first, 1).empty() &&
+            any->second.tokens.size() < 500 && engine.cache.begin(any->first)) {
           const Tokens guess = text(number, 1 + number % 16);
           engine.cache.append(any->first, guess);
           while (pass(any->first, 128)) {
           }
-          const std::int64_t recorded = *engine.pool.recorded(any->first), accepted = number / 16 % (recorded + 1);
+          const std::int64_t recorded = *engine.pool.recorded(any->first),
+                             accepted = number / 16 % (recorded + 1);
           engine.cache.commit(any->first, accepted);
-          any->second.tokens.insert(any->second.tokens.end(), guess.begin(), guess.begin() + accepted);
+          any->second.tokens.insert(any->second.tokens.end(), guess.begin(),
+                                    guess.begin() + accepted);
         }
         break;
     }
@@ -541,10 +603,15 @@ void random_walk(bool exact, const std::vector<std::pair<int, int>>& steps) {
 }
 
 auto any_steps() {
-  return rc::gen::resize(80, rc::gen::container<std::vector<std::pair<int, int>>>(rc::gen::pair(rc::gen::inRange(0, 9), rc::gen::inRange(0, 10000))));
+  return rc::gen::resize(80, rc::gen::container<std::vector<std::pair<int, int>>>(rc::gen::pair(
+                                 rc::gen::inRange(0, 9), rc::gen::inRange(0, 10000))));
 }
-RC_GTEST_PROP(SequenceCacheProperty, ReuseIsBitEqualInExactMode, ()) { random_walk(true, *any_steps()); }
-RC_GTEST_PROP(SequenceCacheProperty, ReuseHoldsTheRightTokens, ()) { random_walk(false, *any_steps()); }
+RC_GTEST_PROP(SequenceCacheProperty, ReuseIsBitEqualInExactMode, ()) {
+  random_walk(true, *any_steps());
+}
+RC_GTEST_PROP(SequenceCacheProperty, ReuseHoldsTheRightTokens, ()) {
+  random_walk(false, *any_steps());
+}
 
 }  // namespace
 }  // namespace palimpsest

@@ -27,13 +27,19 @@ constexpr ModelFingerprint kModel = {12, 34};
 
 Tokens text(int seed, std::int64_t count) {
   Tokens tokens;
-  for (std::int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<std::int32_t>((seed * 7 + i * i) % FakeModel::kVocab));
+  for (std::int64_t i = 0; i < count; ++i)
+    tokens.push_back(static_cast<std::int32_t>((seed * 7 + i * i) % FakeModel::kVocab));
   return tokens;
 }
 
 struct Engine {
-  explicit Engine(std::int64_t cache_bytes = 1 << 20, std::int64_t max_length = 4096, std::int64_t block = 64)
-      : pool(FakeModel::spec(), {.slots = 2, .tokens = 2 * max_length, .max_length = max_length, .block_tokens = block, .vocab_size = FakeModel::kVocab,
+  explicit Engine(std::int64_t cache_bytes = 1 << 20, std::int64_t max_length = 4096,
+                  std::int64_t block = 64)
+      : pool(FakeModel::spec(), {.slots = 2,
+                                 .tokens = 2 * max_length,
+                                 .max_length = max_length,
+                                 .block_tokens = block,
+                                 .vocab_size = FakeModel::kVocab,
                                  .cache_bytes = cache_bytes}),
         cache(pool) {}
 
@@ -70,7 +76,8 @@ TEST(SessionFile, TheNextAnswerIsWhatItWouldHaveBeen) {
     Engine before;
     const std::int32_t a = before.submit(text(1, length));
     before.decode(a, 40);
-    save_session(path, before.cache, a, kModel, {.pending = {3}, .sampler_seed = 5, .sampler_sequence = 6});
+    save_session(path, before.cache, a, kModel,
+                 {.pending = {3}, .sampler_seed = 5, .sampler_sequence = 6});
     const Tokens expected = before.decode(a, 40);
 
     Engine after(1 << 20, 4096, length % 2 == 0 ? 64 : 16);  // another block size is no matter
@@ -102,8 +109,10 @@ TEST(SessionFile, EditsAfterARestartFindTheSnapshots) {
     std::vector<float> logits[2];
     for (const int i : {0, 1}) {
       const auto slot = engines[i]->submit(edited);
-      EXPECT_GT(engines[i]->cache.counts(slot).cached_tokens, static_cast<std::int64_t>(keep) * 3 / 4 - 64);
-      logits[i].assign(engines[i]->cache.logits(slot).begin(), engines[i]->cache.logits(slot).end());
+      EXPECT_GT(engines[i]->cache.counts(slot).cached_tokens,
+                static_cast<std::int64_t>(keep) * 3 / 4 - 64);
+      logits[i].assign(engines[i]->cache.logits(slot).begin(),
+                       engines[i]->cache.logits(slot).end());
       engines[i]->cache.drop(slot);
     }
     EXPECT_EQ(logits[0], logits[1]);
@@ -121,7 +130,8 @@ TEST(SessionFile, NeedsNoRoomForSnapshots) {
   EXPECT_EQ(after.cache.tree().marks(), 0);
 }
 
-std::string refusal(const std::filesystem::path& path, Engine& engine, const ModelFingerprint& model = kModel) {
+std::string refusal(const std::filesystem::path& path, Engine& engine,
+                    const ModelFingerprint& model = kModel) {
   const std::int32_t slot = engine.submit(text(4, 30));
   const Tokens expected(engine.cache.tokens(slot).begin(), engine.cache.tokens(slot).end());
   std::string message = "accepted";
@@ -129,7 +139,8 @@ std::string refusal(const std::filesystem::path& path, Engine& engine, const Mod
     load_session(path, engine.cache, slot, model);
   } catch (const Error& error) {
     message = error.text();
-    EXPECT_EQ(Tokens(engine.cache.tokens(slot).begin(), engine.cache.tokens(slot).end()), expected) << "the sequence stays as it was";
+    EXPECT_EQ(Tokens(engine.cache.tokens(slot).begin(), engine.cache.tokens(slot).end()), expected)
+        << "the sequence stays as it was";
   }
   engine.cache.drop(slot);
   return message;
@@ -185,7 +196,8 @@ TEST(SessionFile, AFlippedBitAnywhereButInPaddingIsSeen) {
     unseen += parse_session(std::as_bytes(std::span(bytes))).has_value();
   }
   EXPECT_LE(unseen, 4 * 63u);
-  for (std::size_t size = 0; size < whole.size(); size += 37) EXPECT_FALSE(parse_session(std::as_bytes(std::span(whole).first(size))));
+  for (std::size_t size = 0; size < whole.size(); size += 37)
+    EXPECT_FALSE(parse_session(std::as_bytes(std::span(whole).first(size))));
 }
 
 TEST(SessionFile, AProcessKilledWhileSavingLosesNothing) {
@@ -196,12 +208,14 @@ TEST(SessionFile, AProcessKilledWhileSavingLosesNothing) {
   save_session(path, engine.cache, slot, kModel, {.sampler_seed = 0});
   std::uint64_t last = 0;
   int progressed = 0;
-  for (std::uint64_t round = 0; round < 40; ++round) {
+  for (std::uint64_t round = 0; round < 25; ++round) {
     const pid_t child = ::fork();
     if (child == 0) {
-      for (std::uint64_t seed = last + 1;; ++seed) save_session(path, engine.cache, slot, kModel, {.sampler_seed = seed});
+      for (std::uint64_t seed = last + 1;; ++seed)
+        save_session(path, engine.cache, slot, kModel, {.sampler_seed = seed});
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(500 + static_cast<int>(base::uniform(1, 2, round) * 20000)));
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(500 + static_cast<int>(base::uniform(1, 2, round) * 80000)));
     ::kill(child, SIGKILL);
     int status = 0;
     ::waitpid(child, &status, 0);

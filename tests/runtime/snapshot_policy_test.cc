@@ -8,7 +8,8 @@ namespace palimpsest {
 namespace {
 
 /// The most that any edit of a sequence breaks the promise by; at most 0 when it is kept.
-std::int64_t worst_excess(const std::vector<std::int64_t>& positions, std::int64_t length, std::int64_t spacing) {
+std::int64_t worst_excess(const std::vector<std::int64_t>& positions, std::int64_t length,
+                          std::int64_t spacing) {
   std::int64_t worst = -length, before = 0;
   std::size_t next = 0;
   for (std::int64_t edit = 0; edit < length; ++edit) {
@@ -20,7 +21,8 @@ std::int64_t worst_excess(const std::vector<std::int64_t>& positions, std::int64
 }
 
 TEST(SnapshotPositions, KeepTheBoundForEveryEdit) {
-  for (const std::int64_t length : {0, 1, 63, 64, 65, 128, 129, 200, 1000, 4096, 4097, 32768, 100003}) {
+  for (const std::int64_t length :
+       {0, 1, 63, 64, 65, 128, 129, 200, 1000, 4096, 4097, 32768, 100003}) {
     for (const std::int64_t spacing : {1, 2, 8, 64}) {
       const auto positions = snapshot_positions(length, spacing);
       EXPECT_LE(worst_excess(positions, length, spacing), 0) << length << ", spacing " << spacing;
@@ -61,7 +63,8 @@ TEST(Superfluous, WhatIsLeftKeepsTheBoundWhileASequenceGrows) {
   for (std::int64_t length = 64; length <= 20000; length += 64) {
     positions.push_back(length);
     const auto dropped = superfluous(positions, length, 1);
-    for (auto i = dropped.rbegin(); i != dropped.rend(); ++i) positions.erase(positions.begin() + static_cast<std::ptrdiff_t>(*i));
+    for (auto i = dropped.rbegin(); i != dropped.rend(); ++i)
+      positions.erase(positions.begin() + static_cast<std::ptrdiff_t>(*i));
     ASSERT_LE(worst_excess(positions, length, 1), 0) << length;
     most = std::max(most, positions.size());
   }

@@ -1,4 +1,5 @@
-// Snapshots, forks and tentative tokens of the state pool, against a model that keeps every sequence as plain text.
+// Snapshots, forks and tentative tokens of the state pool, against a model that keeps every
+// sequence as plain text.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,8 +24,9 @@ StateSpec small_spec() {
                       {StateKind::kList, 3, "latent", DType::kBF16, {6}}}};
 }
 
-/// Stands for a forward pass: appends tokens to a slot. A page becomes a hash of all tokens so far, a tail the last three of them, a list row a
-/// function of its token and layer; so every memory says what it holds.
+/// Stands for a forward pass: appends tokens to a slot. A page becomes a hash of all tokens so far,
+/// a tail the last three of them, a list row a function of its token and layer; so every memory
+/// says what it holds.
 class Writer {
  public:
   explicit Writer(StatePool& pool) : pool_(pool) {}
@@ -36,12 +38,15 @@ class Writer {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       for (const int layer : {0, 2}) {
         const Tensor page = pool_.pages(layer).rows(slot, 1);
-        for (std::int64_t e = 0; e < page.numel(); ++e) page.as<float>()[e] = edit(page.as<float>()[e], tokens[i], e + layer);
+        for (std::int64_t e = 0; e < page.numel(); ++e)
+          page.as<float>()[e] = edit(page.as<float>()[e], tokens[i], e + layer);
       }
       const Tensor tail = pool_.tails(0, 0).rows(slot, 1);
       std::memmove(tail.as<float>(), tail.as<float>() + 5, 10 * sizeof(float));
       std::fill_n(tail.as<float>() + 10, 5, static_cast<float>(tokens[i]));
-      for (const int layer : {1, 3}) std::fill_n(row(slot, layer, past + static_cast<std::int64_t>(i)), 6, stored(tokens[i], layer));
+      for (const int layer : {1, 3})
+        std::fill_n(row(slot, layer, past + static_cast<std::int64_t>(i)), 6,
+                    stored(tokens[i], layer));
     }
     pool_.advance(slots, cu);
   }
@@ -49,14 +54,16 @@ class Writer {
   /// Whether the slot holds exactly what these tokens leave in a fresh slot.
   testing::AssertionResult holds(std::int32_t slot, const std::vector<std::int32_t>& tokens) {
     if (pool_.length(slot) != static_cast<std::int64_t>(tokens.size())) {
-      return testing::AssertionFailure() << "length " << pool_.length(slot) << " instead of " << tokens.size();
+      return testing::AssertionFailure()
+             << "length " << pool_.length(slot) << " instead of " << tokens.size();
     }
     for (const int layer : {0, 2}) {
       const Tensor page = pool_.pages(layer).rows(slot, 1);
       for (std::int64_t e = 0; e < page.numel(); ++e) {
         float want = 0;
         for (const std::int32_t token : tokens) want = edit(want, token, e + layer);
-        if (!(page.as<float>()[e] == want)) return testing::AssertionFailure() << "page of layer " << layer << ", element " << e;
+        if (!(page.as<float>()[e] == want))
+          return testing::AssertionFailure() << "page of layer " << layer << ", element " << e;
       }
     }
     const Tensor tail = pool_.tails(0, 0).rows(slot, 1);
@@ -64,14 +71,16 @@ class Writer {
       const std::int64_t at = static_cast<std::int64_t>(tokens.size()) - 3 + r;
       const float want = at < 0 ? 0.0f : static_cast<float>(tokens[static_cast<std::size_t>(at)]);
       for (int c = 0; c < 5; ++c) {
-        if (!(tail.as<float>()[r * 5 + c] == want)) return testing::AssertionFailure() << "tail row " << r;
+        if (!(tail.as<float>()[r * 5 + c] == want))
+          return testing::AssertionFailure() << "tail row " << r;
       }
     }
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       for (const int layer : {1, 3}) {
         const std::uint16_t* got = row(slot, layer, static_cast<std::int64_t>(t));
         for (int c = 0; c < 6; ++c) {
-          if (got[c] != stored(tokens[t], layer)) return testing::AssertionFailure() << "list row " << t << " of layer " << layer;
+          if (got[c] != stored(tokens[t], layer))
+            return testing::AssertionFailure() << "list row " << t << " of layer " << layer;
         }
       }
     }
@@ -80,9 +89,12 @@ class Writer {
 
  private:
   static float edit(float page, std::int32_t token, std::int64_t element) {
-    return std::fmod(page * 31 + static_cast<float>(token) * 7 + static_cast<float>(element) + 1, 8191.0f);
+    return std::fmod(page * 31 + static_cast<float>(token) * 7 + static_cast<float>(element) + 1,
+                     8191.0f);
   }
-  static std::uint16_t stored(std::int32_t token, int layer) { return static_cast<std::uint16_t>(token * 4 + layer); }
+  static std::uint16_t stored(std::int32_t token, int layer) {
+    return static_cast<std::uint16_t>(token * 4 + layer);
+  }
   std::uint16_t* row(std::int32_t slot, int layer, std::int64_t position) {
     const PagedList list = pool_.list(layer);
     const std::int32_t block = *list.table.at<std::int32_t>(slot, position / list.block_tokens());
@@ -97,12 +109,15 @@ std::vector<std::int32_t> text(int begin, int count) {
   for (int i = 0; i < count; ++i) tokens[static_cast<std::size_t>(i)] = (begin + i) * 17 % 1000;
   return tokens;
 }
-std::vector<std::int32_t> operator+(std::vector<std::int32_t> a, const std::vector<std::int32_t>& b) {
+std::vector<std::int32_t> operator+(std::vector<std::int32_t> a,
+                                    const std::vector<std::int32_t>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
 
-StatePoolOptions roomy() { return {.slots = 3, .tokens = 200, .max_length = 100, .block_tokens = 8, .cache_bytes = 1 << 16}; }
+StatePoolOptions roomy() {
+  return {.slots = 3, .tokens = 200, .max_length = 100, .block_tokens = 8, .cache_bytes = 1 << 16};
+}
 
 TEST(Snapshot, RestoresEveryMemoryWhereverItWasTaken) {
   for (const int length : {0, 1, 2, 3, 7, 8, 9, 16, 41}) {
@@ -144,7 +159,8 @@ TEST(Snapshot, SharesWholeBlocksAndGivesEverythingBack) {
     EXPECT_EQ(pool.free_units(), all - 3 - 2 * pool.snapshot_units());
     const std::int32_t b = pool.acquire();
     ASSERT_TRUE(pool.restore(b, *first));
-    EXPECT_EQ(pool.free_units(), all - 4 - 2 * pool.snapshot_units());  // the partly filled block is copied
+    EXPECT_EQ(pool.free_units(),
+              all - 4 - 2 * pool.snapshot_units());  // the partly filled block is copied
     pool.release(b);
   }
   EXPECT_EQ(pool.free_units(), all);
@@ -164,7 +180,10 @@ TEST(Snapshot, ExclusiveBytesCountTheBlocksThatNobodyElseHolds) {
 }
 
 TEST(Snapshot, AFullPoolSaysSoAndStaysAsItWas) {
-  StatePool pool(small_spec(), {.slots = 3, .tokens = 16, .max_length = 64, .block_tokens = 8});  // 4 units; a snapshot takes 3
+  StatePool pool(small_spec(), {.slots = 3,
+                                .tokens = 16,
+                                .max_length = 64,
+                                .block_tokens = 8});  // 4 units; a snapshot takes 3
   ASSERT_EQ(pool.snapshot_units(), 3);
   Writer writer(pool);
   const std::int32_t a = pool.acquire();
@@ -267,12 +286,17 @@ TEST(Poison, NeverReachesAnotherSequence) {
 }
 
 TEST(StateBytes, GoOutAndComeBack) {
-  StatePool pool(small_spec(), roomy()), other(small_spec(), {.slots = 1, .tokens = 100, .max_length = 100, .block_tokens = 16, .cache_bytes = 1 << 14});
+  StatePool pool(small_spec(), roomy()), other(small_spec(), {.slots = 1,
+                                                              .tokens = 100,
+                                                              .max_length = 100,
+                                                              .block_tokens = 16,
+                                                              .cache_bytes = 1 << 14});
   Writer writer(pool), reader(other);
   const std::int32_t a = pool.acquire();
   writer.append(a, text(0, 45));
   const auto snapshot = pool.snapshot(a);
-  std::vector<std::byte> fixed(static_cast<std::size_t>(pool.fixed_bytes())), rows(static_cast<std::size_t>(45 * pool.row_bytes()));
+  std::vector<std::byte> fixed(static_cast<std::size_t>(pool.fixed_bytes())),
+      rows(static_cast<std::size_t>(45 * pool.row_bytes()));
   pool.read_fixed(*snapshot, fixed.data());
   pool.read_rows(*snapshot, 0, 30, rows.data());
   pool.read_rows(*snapshot, 30, 45, rows.data() + 30 * pool.row_bytes());
@@ -312,23 +336,35 @@ TEST(StateBytes, GoOutAndComeBack) {
 
 TEST(StatePoolSizes, BeyondSixtyThreeBitsAreRefused) {
   const std::int64_t huge = std::int64_t{1} << 62;
-  EXPECT_THROW(StatePool::bytes(small_spec(), {.slots = huge, .tokens = 1, .max_length = 1}), Error);
-  EXPECT_THROW(StatePool::bytes(small_spec(), {.slots = 1, .tokens = huge, .max_length = huge}), Error);
-  EXPECT_THROW(StatePool::bytes(small_spec(), {.slots = 1, .tokens = 1, .max_length = 1, .block_tokens = huge}), Error);
-  EXPECT_THROW(StatePool(small_spec(), {.slots = 1, .tokens = 1, .max_length = 1, .cache_bytes = std::int64_t{1} << 50}), Error);
+  EXPECT_THROW(StatePool::bytes(small_spec(), {.slots = huge, .tokens = 1, .max_length = 1}),
+               Error);
+  EXPECT_THROW(StatePool::bytes(small_spec(), {.slots = 1, .tokens = huge, .max_length = huge}),
+               Error);
+  EXPECT_THROW(StatePool::bytes(small_spec(),
+                                {.slots = 1, .tokens = 1, .max_length = 1, .block_tokens = huge}),
+               Error);
+  EXPECT_THROW(
+      StatePool(small_spec(),
+                {.slots = 1, .tokens = 1, .max_length = 1, .cache_bytes = std::int64_t{1} << 50}),
+      Error);
 }
 
 /// Random walks of a pool in which memory is scarce.
 void random_walk(const std::vector<std::pair<int, int>>& steps) {
-  StatePool pool(small_spec(), {.slots = 3, .tokens = 48, .max_length = 40, .block_tokens = 4, .cache_bytes = 3000});
+  StatePool pool(
+      small_spec(),
+      {.slots = 3, .tokens = 48, .max_length = 40, .block_tokens = 4, .cache_bytes = 3000});
   pool.poison_freed(true);
   Writer writer(pool);
   const std::int64_t all = pool.free_units();
   std::map<std::int32_t, std::vector<std::int32_t>> running, begun;
   std::vector<std::pair<StateSnapshot, std::vector<std::int32_t>>> kept;
   for (const auto& [action, number] : steps) {
-    const auto any = running.empty() ? running.end() : std::next(running.begin(), number % static_cast<int>(running.size()));
-    const auto some = kept.empty() ? kept.end() : kept.begin() + number % static_cast<int>(kept.size());
+    const auto any = running.empty()
+                         ? running.end()
+                         : std::next(running.begin(), number % static_cast<int>(running.size()));
+    const auto some =
+        kept.empty() ? kept.end() : kept.begin() + number % static_cast<int>(kept.size());
     switch (action) {
       case 0:
         if (pool.free_slots() > 0) running[pool.acquire()] = {};
@@ -346,7 +382,8 @@ void random_walk(const std::vector<std::pair<int, int>>& steps) {
         break;
       case 3:
         if (any != running.end() && !begun.count(any->first)) {
-          if (auto snapshot = pool.snapshot(any->first)) kept.emplace_back(std::move(*snapshot), any->second);
+          if (auto snapshot = pool.snapshot(any->first))
+            kept.emplace_back(std::move(*snapshot), any->second);
         }
         break;
       case 4:
@@ -376,14 +413,16 @@ void random_walk(const std::vector<std::pair<int, int>>& steps) {
         if (!begun.count(any->first)) {
           if (pool.begin(any->first)) begun[any->first] = any->second;
         } else {
-          const std::int64_t recorded = *pool.recorded(any->first), accepted = number % (recorded + 1);
+          const std::int64_t recorded = *pool.recorded(any->first),
+                             accepted = number % (recorded + 1);
           auto& before = begun[any->first];
           if (pool.commit(any->first, accepted) > 0 || accepted < recorded) any->second = before;
           begun.erase(any->first);
         }
         break;
     }
-    for (const auto& [slot, tokens] : running) RC_ASSERT(static_cast<bool>(writer.holds(slot, tokens)));
+    for (const auto& [slot, tokens] : running)
+      RC_ASSERT(static_cast<bool>(writer.holds(slot, tokens)));
   }
   for (const auto& [slot, tokens] : running) pool.release(slot);
   kept.clear();
@@ -392,8 +431,9 @@ void random_walk(const std::vector<std::pair<int, int>>& steps) {
 }
 
 RC_GTEST_PROP(StatePoolProperty, EverySequenceHoldsItsOwnTokens, ()) {
-  random_walk(*rc::gen::resize(60, rc::gen::container<std::vector<std::pair<int, int>>>(
-                                       rc::gen::pair(rc::gen::inRange(0, 9), rc::gen::inRange(0, 1000)))));
+  random_walk(
+      *rc::gen::resize(60, rc::gen::container<std::vector<std::pair<int, int>>>(
+                               rc::gen::pair(rc::gen::inRange(0, 9), rc::gen::inRange(0, 1000)))));
 }
 
 }  // namespace
