@@ -33,9 +33,8 @@ inline Tokens first(const Tokens& tokens, std::size_t count) {
   return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
-
 inline StatePoolOptions pool_of(std::int64_t slots, std::int64_t snapshots,
-                         std::int64_t max_length = 4096) {
+                                std::int64_t max_length = 4096) {
   // Lists for as much again: a snapshot takes about a unit of 1,536 bytes.
   return {.slots = slots,
           .tokens = slots * max_length,
