@@ -15,5 +15,6 @@ int render(const Options& options);
 int pull(const Options& options);
 int lineage(const Options& options);
 int convert(const Options& options);
+int plan(const Options& options);
 
 }  // namespace palimpsest::cli

@@ -13,11 +13,12 @@ namespace {
 
 using enum Command;
 const std::vector<Command> kWithModel = {kRun,  kRecall,   kInspect, kLogits,
-                                         kEval, kTokenize, kRender,  kConvert};
+                                         kEval, kTokenize, kRender,  kConvert, kPlan};
 const std::vector<Command> kAll = {kRun,      kRecall, kInspect, kLogits,  kEval,
-                                   kTokenize, kRender, kPull,    kLineage, kConvert};
-const std::vector<Command> kForward = {kRun, kRecall, kLogits, kEval};  // those that run the model
-const std::vector<Command> kThreaded = {kRun, kRecall, kLogits, kEval, kConvert};
+                                   kTokenize, kRender, kPull,    kLineage, kConvert, kPlan};
+const std::vector<Command> kThreaded = {kRun, kRecall, kLogits, kEval, kConvert, kPlan};
+const std::vector<Command> kPlanned = {kRun, kRecall, kLogits, kEval,
+                                       kPlan};  // those that run the model, and plan
 const std::vector<Command> kSampling = {kRun};
 constexpr double kInt32Max = 2147483647;
 
@@ -100,7 +101,7 @@ const std::vector<Flag> kFlags = {
     {.names = {"--shard-size"},
      .value = "SIZE",
      .target = &Options::shard_size,
-     .help = "most bytes of a file: 500MB, 4GiB",
+     .help = "most bytes of a file: 500MB, 4GiB; not with --to gguf, which writes one file",
      .default_text = "4GiB",
      .commands = {kConvert}},
     {.names = {"--eval"},
@@ -132,7 +133,7 @@ const std::vector<Flag> kFlags = {
      .default_text = "what the model and the memory allow; eval, convert: 4096",
      .min = 0,
      .max = kInt32Max,
-     .commands = {kRun, kEval, kConvert}},
+     .commands = {kRun, kEval, kConvert, kPlan}},
     {.names = {"--tokens"},
      .value = "N",
      .target = &Options::tokens,
@@ -233,7 +234,7 @@ const std::vector<Flag> kFlags = {
      .default_text = "512",
      .min = 1,
      .max = 65536,
-     .commands = kForward},
+     .commands = kPlanned},
     {.names = {"-t", "--threads"},
      .value = "N",
      .target = &Options::threads,
@@ -248,7 +249,37 @@ const std::vector<Flag> kFlags = {
      .help = "element type of the latent lists: bf16 or f32",
      .default_text = "bf16",
      .choices = {"bf16", "f32"},
-     .commands = kForward},
+     .commands = kPlanned},
+
+    {.names = {"--budget"},
+     .value = "SIZE",
+     .target = &Options::budget,
+     .help = "most memory of the whole process, weights included: 24GiB, 800MB; what does not fit "
+             "is refused before loading, with what would fit (plan: plan for it)",
+     .default_text = "none; plan: what is available",
+     .commands = kPlanned},
+    {.names = {"--cache-ram"},
+     .value = "SIZE",
+     .target = &Options::cache_ram,
+     .help = "memory for snapshots of earlier moments; a bare number counts MiB",
+     .default_text = "0",
+     .commands = {kPlan}},
+    {.names = {"-np", "--parallel"},
+     .value = "S",
+     .target = &Options::sequences,
+     .help = "sequences at once, each with the whole context",
+     .default_text = "1",
+     .min = 1,
+     .max = 4096,
+     .commands = {kPlan}},
+    {.names = {"--device"},
+     .value = "NAME",
+     .target = &Options::device,
+     .help = "also estimate the speed on such devices by their data sheets: h100, h200, a100, "
+             "rtx4090",
+     .default_text = "cpu",
+     .choices = {"cpu", "h100", "h200", "a100", "rtx4090"},
+     .commands = {kPlan}},
 
     {.names = {"--width"},
      .value = "K",
@@ -270,7 +301,7 @@ const std::vector<Flag> kFlags = {
      .value = "FILE",
      .target = &Options::svg,
      .help = "also draw the figures into FILE",
-     .commands = {kLineage}},
+     .commands = {kLineage, kPlan}},
     {.names = {"--include"},
      .value = "GLOB",
      .target = &Options::include,
@@ -296,7 +327,7 @@ const std::vector<Flag> kFlags = {
     {.names = {"--json"},
      .target = &Options::json,
      .help = "print JSON",
-     .commands = {kRecall, kInspect, kEval, kTokenize, kPull, kLineage}},
+     .commands = {kRecall, kInspect, kEval, kTokenize, kPull, kLineage, kPlan}},
     {.names = {"-v", "--verbose"},
      .target = &Options::verbose,
      .help = "say more on standard error",
@@ -347,6 +378,12 @@ constexpr CommandInfo kCommandTable[] = {
      "palimpsest convert -m models/demo -o demo-mxfp4 --weights mxfp4 --eval models/demo/filler.txt\n"
      "palimpsest convert -m kimi-linear -o kimi-linear-mx --experts mxfp4 --shard-size 8GiB\n"
      "palimpsest convert -m models/demo -o demo.gguf --to gguf --weights q8"},
+    {kPlan, "plan",
+     "say what a model will take and how fast it can be, reading headers only, or config.json alone",
+     "palimpsest plan -m models/demo\n"
+     "palimpsest plan -m kimi-linear -c 131072 -np 4 --budget 128GiB\n"
+     "palimpsest plan -m kimi-k3 -c 1048576 --cache-ram 20GiB --device h200 --svg memory.svg\n"
+     "palimpsest plan -m models/demo --json | jq .memory.total"},
 };
 
 /// "from 0 to 1", or "at least 1" where the upper end is only there to bound memory.

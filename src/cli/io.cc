@@ -48,6 +48,29 @@ std::string text_argument(const Options& options, std::string_view what) {
   return text;
 }
 
+std::int64_t parse_size(std::string_view flag, std::string_view text, std::int64_t unit, bool zero) {
+  const std::pair<std::string_view, std::int64_t> units[] = {
+      {"", unit},
+      {"KB", 1'000},
+      {"MB", 1'000'000},
+      {"GB", 1'000'000'000},
+      {"TB", 1'000'000'000'000},
+      {"KiB", std::int64_t{1} << 10},
+      {"MiB", std::int64_t{1} << 20},
+      {"GiB", std::int64_t{1} << 30},
+      {"TiB", std::int64_t{1} << 40}};
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view rest(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  for (const auto& [name, bytes] : units) {
+    if (error == std::errc{} && rest == name && (number > 0 || (zero && number == 0)) &&
+        number <= kMost / bytes)
+      return number * bytes;
+  }
+  throw make_error(ErrorCode::kUsage, "{}: '{}' is no size such as 500MB or 4GiB", flag, text);
+}
+
 std::vector<std::int32_t> parse_id_list(std::string_view text) {
   constexpr std::string_view kBetween = ", \t\r\n";
   std::vector<std::int32_t> ids;

@@ -27,6 +27,10 @@ std::string text_argument(const Options& options, std::string_view what);
 /// for an empty list.
 std::vector<std::int32_t> parse_id_list(std::string_view text);
 
+/// "500MB", "4GiB", "1000000": bytes; a number without a unit counts `unit` bytes. At most 2^50. Throws Error{kUsage} naming `flag`; for 0 too
+/// unless `zero` is allowed.
+std::int64_t parse_size(std::string_view flag, std::string_view text, std::int64_t unit = 1, bool zero = false);
+
 /// A JSON file with a list of id lists. Throws Error{kInvalidFile} naming file and place.
 std::vector<std::vector<std::int32_t>> read_id_lists(const std::string& path);
 

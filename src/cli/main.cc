@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/budget.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/io.h"
@@ -37,6 +38,8 @@ int dispatch(const Options& options) {
       return lineage(options);
     case Command::kConvert:
       return convert(options);
+    case Command::kPlan:
+      return plan(options);
   }
   return 1;
 }
@@ -50,7 +53,8 @@ int run_program(std::vector<std::string> arguments) {
   Options& options = std::get<Options>(parsed);
   if (options.verbose) log::set_level(log::Level::kInfo);
   install_interrupt_handler();
-  if (options.command != Command::kPull) options.model = resolve_model(options.model);
+  if (options.command != Command::kPull) options.model = resolve_model(options.model, options.command == Command::kPlan);
+  keep_to_budget(options);
   return dispatch(options);
 }
 

@@ -8,7 +8,7 @@
 
 namespace palimpsest::cli {
 
-std::string resolve_model(const std::string& spec) {
+std::string resolve_model(const std::string& spec, bool outline_only) {
   std::error_code ignored;
   if (spec.empty() || std::filesystem::exists(spec, ignored)) return spec;
   const auto id = hub::parse_model_id(spec);
@@ -23,8 +23,11 @@ std::string resolve_model(const std::string& spec) {
                      "{}' fetches it)",
                      spec, cached.missing, id->text());
   }
-  std::fprintf(stderr, "%s; fetching it from %s\n", cached.missing.c_str(),
-               settings.endpoint.c_str());
+  std::fprintf(stderr, "%s; fetching %s from %s\n", cached.missing.c_str(),
+               outline_only ? "what describes it" : "it", settings.endpoint.c_str());
+  if (outline_only) {
+    return fetch_model(settings, *id, {.include = {"config.json", "*.safetensors.index.json", "tiktoken.model", "tokenizer.json"}}).folder.string();
+  }
   fetch_model(settings, *id, {});
   cached = hub::find_cached_model(settings.cache, *id);
   if (!cached.path)

@@ -7,8 +7,8 @@
 
 namespace palimpsest::cli {
 
-enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage, kConvert };
-inline constexpr int kCommands = 10;
+enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage, kConvert, kPlan };
+inline constexpr int kCommands = 11;
 
 /// What the command line asked for. Optional members were not given; then a command, or the model's
 /// own generation_config.json, decides.
@@ -19,7 +19,8 @@ struct Options {
   std::vector<std::string> include;
   std::optional<std::string> prompt, file, system, ids, ids_file, tools, output, svg;
   std::optional<std::string> weights, experts, eval_file;
-  std::string shard_size = "4GiB", to = "safetensors";
+  std::optional<std::string> shard_size;
+  std::string to = "safetensors";
   std::int64_t predict = -1;  ///< -1: until the model stops
   std::int64_t ctx_size = 0;  ///< 0: what the model and the memory allow
   std::int64_t ubatch = 512;
@@ -30,7 +31,9 @@ struct Options {
   std::int64_t jobs = 4;
   std::optional<double> temperature, top_p, min_p, repeat_penalty;
   std::optional<std::int64_t> top_k;
-  std::string cache_type = "bf16";
+  std::string cache_type = "bf16", device = "cpu";
+  std::optional<std::string> budget, cache_ram;
+  std::int64_t sequences = 1;
   std::optional<std::string> reasoning_effort;
 
   bool raw = false, ignore_eos = false, show_thinking = false, print_ids = false, json = false;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 namespace palimpsest {
@@ -26,6 +27,10 @@ enum class Pages { kSmall, kHuge };
 /// for kernels that stream weights. With a buffer larger than the last cache this is the memory's bandwidth, with a smaller one that
 /// cache's. The best of several passes with 1, 4 and 8 streams a thread, about a third of a second in all. Throws Error{kOutOfMemory}.
 double measure_read_bandwidth(std::int64_t bytes, int threads, Pages pages = Pages::kHuge);
+
+/// Bytes per second that a file is read with from its device, past the system's cache: direct reads of 1 MiB by four threads, spread over the
+/// file, for a quarter of a second at most. 0 where that cannot be done (a file of less than 4 MiB, a file system without direct reads).
+double measure_disk_bandwidth(const std::filesystem::path& file);
 
 /// F32 operations per second (a fused multiply-add counts as two) of `threads` threads on registers
 /// only, with the vectors of the active target: the ceiling for dense products. The best of several

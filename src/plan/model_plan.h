@@ -23,6 +23,7 @@ struct PlanRequest {
   std::int64_t sequences = 1;
   std::int64_t limit = 0;    ///< bytes the process may take
   std::int64_t process = 0;  ///< bytes the process takes beside what is planned: program, libraries, tables of tensors
+  bool context_is_free = true;  ///< whether a shorter context can be asked for (-c)
 };
 
 /// Snapshots for the reuse of prefixes.

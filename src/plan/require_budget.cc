@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "plan/memory_plan.h"
 #include "plan/model_plan.h"
 
@@ -15,6 +16,8 @@ namespace palimpsest {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
+// What the program itself takes differs a little from run to run; advice that is followed should hold.
+constexpr std::int64_t kMargin = kMiB;
 
 std::string mebibytes(std::int64_t bytes) {
   if (bytes < 10'000 * kMiB) return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMiB);
@@ -34,14 +37,15 @@ class Changes {
   Changes(const Model& model, const PlanRequest& request, const ModelPlan& plan) : model_(model), request_(request), plan_(plan) {}
 
   std::vector<Change> find() {
-    context();
+    if (request_.context_is_free) context();
     ubatch();
+    threads();
     cache_type();
     snapshots();
     std::stable_sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) { return a.given_up < b.given_up; });
     if (changes_.empty()) everything();
     if (changes_.size() > 2) changes_.resize(2);
-    const std::int64_t whole = (plan_.total() + kMiB - 1) / kMiB;
+    const std::int64_t whole = (plan_.total() + kMargin + kMiB - 1) / kMiB;
     changes_.push_back({1, fmt::format("--budget {}MiB", whole)});
     return std::move(changes_);
   }
@@ -54,7 +58,7 @@ class Changes {
     return plan_memory(model_, fixed, 0, request_.sequences);
   }
   bool fits(const MemoryPlan& memory) const { return memory.total() <= available(); }
-  std::int64_t available() const { return request_.limit - request_.process; }
+  std::int64_t available() const { return request_.limit - request_.process - kMargin; }
   void add(double given_up, std::string text, const MemoryPlan& memory) {
     changes_.push_back({given_up, fmt::format("{} ({} in all)", text, mebibytes(memory.total() + request_.process))});
   }
@@ -76,6 +80,16 @@ class Changes {
     }
   }
 
+  void threads() {
+    SessionOptions options = request_.session;
+    const int asked = options.threads > 0 ? options.threads : base::ThreadPool::default_size();
+    for (options.threads = asked / 2; options.threads >= 1; options.threads /= 2) {
+      if (const MemoryPlan memory = with(options); fits(memory)) {
+        return add(share_given_up(asked, options.threads), fmt::format("-t {}", options.threads), memory);
+      }
+    }
+  }
+
   void cache_type() {
     SessionOptions options = request_.session;
     if (options.cache_type != DType::kF32) return;
@@ -85,7 +99,7 @@ class Changes {
 
   void snapshots() {
     SessionOptions options = request_.session;
-    const std::int64_t over = plan_.total() - request_.limit;
+    const std::int64_t over = plan_.memory.total() - available();
     if (options.cache_bytes < over) return;
     options.cache_bytes = (options.cache_bytes - over) / kMiB * kMiB;
     add(share_given_up(request_.session.cache_bytes, options.cache_bytes), fmt::format("--cache-ram {}", options.cache_bytes / kMiB),
@@ -97,11 +111,13 @@ class Changes {
     SessionOptions options = request_.session;
     options.cache_bytes = 0;
     options.cache_type = DType::kBF16;
+    options.threads = 1;
     for (const std::int64_t rows : {64, 16, 1}) {
       options.ubatch = std::min<std::int64_t>(options.ubatch, rows);
       options.context = std::min(largest_context(model_.config(), with(options), available()), plan_.memory.context);
-      if (options.context == 0) continue;
-      std::string text = fmt::format("-c {} -ub {}", options.context, options.ubatch);
+      if (options.context == 0 || (options.context < plan_.memory.context && !request_.context_is_free)) continue;
+      std::string text = fmt::format("-ub {} -t 1", options.ubatch);
+      if (options.context < plan_.memory.context) text = fmt::format("-c {} {}", options.context, text);
       if (request_.session.cache_type == DType::kF32) text += " --cache-type bf16";
       if (request_.session.cache_bytes > 0) text += " --cache-ram 0";
       return add(1, text + " together", with(options));

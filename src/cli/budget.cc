@@ -1,0 +1,76 @@
+#include "cli/budget.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "base/error.h"
+#include "cli/io.h"
+#include "cli/setup.h"
+#include "machine/memory.h"
+
+namespace palimpsest::cli {
+namespace {
+
+/// Text that is read whole: its bytes and, at worst, an id of four bytes for each.
+std::int64_t input_bytes(const Options& options) {
+  if (!options.file || *options.file == "-") return 0;
+  std::error_code failed;
+  const auto size = std::filesystem::file_size(*options.file, failed);
+  return failed ? 0 : static_cast<std::int64_t>(size) * 6;
+}
+
+/// The context that a command will ask for; 0: what fits. Whatever is wrong with its flags the command says itself.
+std::int64_t wanted_context(const Options& options, std::int64_t most) {
+  switch (options.command) {
+    case Command::kEval: return std::min<std::int64_t>(options.ctx_size > 0 ? options.ctx_size : 4096, most);
+    // The story is no longer than asked for, or as long as its three sentences; an answer follows.
+    case Command::kRecall: return std::min<std::int64_t>(std::max<std::int64_t>(options.tokens.value_or(4000), 240) + 16, most);
+    case Command::kLogits: {
+      std::size_t longest = 1;
+      if (options.ids) longest = parse_id_list(*options.ids).size();
+      if (options.ids_file) {
+        for (const auto& ids : read_id_lists(*options.ids_file)) longest = std::max(longest, ids.size());
+      }
+      return std::min(static_cast<std::int64_t>(longest), most);
+    }
+    default: return options.ctx_size;
+  }
+}
+
+bool runs_a_model(Command command) {
+  return command == Command::kRun || command == Command::kRecall || command == Command::kLogits || command == Command::kEval;
+}
+
+}  // namespace
+
+MeasuredOutline outline_model(const Options& options) {
+  model_folder(options.model);
+  MeasuredOutline outlined{Model::outline(options.model), 0};
+  std::optional<Tokenizer> tokenizer;
+  try {
+    tokenizer = find_tokenizer(options.model, outlined.model->config().vocab_size);
+  } catch (const Error&) {
+    // Who needs it will say what is wrong with it.
+  }
+  outlined.process = machine::peak_resident_memory();
+  return outlined;
+}
+
+std::int64_t snapshot_bytes(const Options& options) {
+  return options.cache_ram ? parse_size("--cache-ram", *options.cache_ram, 1 << 20, true) : 0;
+}
+
+void keep_to_budget(Options& options) {
+  if (!options.budget || !runs_a_model(options.command)) return;
+  const std::int64_t budget = parse_size("--budget", *options.budget);
+  const MeasuredOutline outlined = outline_model(options);
+  PlanRequest request{.session = session_options(options), .limit = budget, .process = outlined.process + input_bytes(options)};
+  request.session.context = wanted_context(options, outlined.model->config().max_position_embeddings);
+  request.context_is_free = options.command == Command::kRun || options.command == Command::kEval;
+  const ModelPlan plan = plan_model(*outlined.model, request);
+  require_budget(*outlined.model, request, plan);
+  if (options.command == Command::kRun) options.ctx_size = plan.memory.context;
+}
+
+}  // namespace palimpsest::cli
