@@ -1,4 +1,4 @@
-#include "convert/convert.h"
+#include "convert/gguf_export.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,35 +10,12 @@
 #include "cli/interrupt.h"
 #include "cli/io.h"
 #include "cli/setup.h"
-#include "formats/checkpoint.h"
-#include "model/gguf/gguf_export.h"
 #include "report/numbers.h"
 #include "report/progress.h"
 #include "report/table.h"
 
 namespace palimpsest::cli {
 namespace {
-
-/// "500MB", "4GiB", "1000000".
-std::uint64_t parse_size(std::string_view text) {
-  constexpr std::pair<std::string_view, std::uint64_t> kUnits[] = {
-      {"", 1},
-      {"KB", 1'000},
-      {"MB", 1'000'000},
-      {"GB", 1'000'000'000},
-      {"KiB", std::uint64_t{1} << 10},
-      {"MiB", std::uint64_t{1} << 20},
-      {"GiB", std::uint64_t{1} << 30}};
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 50;
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  for (const auto& [name, bytes] : kUnits) {
-    if (error == std::errc{} && unit == name && number > 0 && number <= kMost / bytes)
-      return number * bytes;
-  }
-  throw make_error(ErrorCode::kUsage, "--shard-size: '{}' is no size such as 500MB or 4GiB", text);
-}
 
 std::optional<palimpsest::convert::Form> form_of(const std::optional<std::string>& name) {
   return name ? palimpsest::convert::parse_form(*name) : std::nullopt;
@@ -76,7 +53,7 @@ palimpsest::convert::Report convert_with_progress(const Options& options) {
        .output = *options.output,
        .weights = form_of(options.weights),
        .experts = form_of(options.experts),
-       .shard_bytes = parse_size(options.shard_size),
+       .shard_bytes = static_cast<std::uint64_t>(parse_size("--shard-size", options.shard_size.value_or("4GiB"))),
        .force = options.force,
        .threads = static_cast<int>(options.threads),
        .on_progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); },
@@ -85,8 +62,9 @@ palimpsest::convert::Report convert_with_progress(const Options& options) {
   return report;
 }
 
-GgufType gguf_type(const std::optional<std::string>& name) {
+palimpsest::convert::GgufType gguf_type(const std::optional<std::string>& name) {
   using palimpsest::convert::Form;
+  using palimpsest::convert::GgufType;
   if (!name) return GgufType::kAsStored;
   switch (*form_of(name)) {
     case Form::kBf16: return GgufType::kBF16;
@@ -97,37 +75,37 @@ GgufType gguf_type(const std::optional<std::string>& name) {
   return GgufType::kAsStored;
 }
 
-/// What the routed experts become: as in a folder, MXFP4 stays where 8 bits are asked of all weights.
-GgufType expert_type(const Options& options) {
-  if (options.experts || options.weights != "q8")
-    return gguf_type(options.experts ? options.experts : options.weights);
-  const auto checkpoint = value_or_throw(formats::Checkpoint::open(options.model));
-  const auto entries = checkpoint.entries();
-  const bool packed = std::any_of(entries.begin(), entries.end(),
-                                  [](const auto& e) { return e.name.ends_with("_packed"); });
-  return packed ? GgufType::kAsStored : GgufType::kQ8_0;
+/// What does not end in .gguf could not be run. A file that is there is only replaced on demand, and nothing else ever.
+void check_gguf_output(const std::filesystem::path& file, bool force) {
+  std::error_code error;
+  if (file.extension() != ".gguf")
+    throw make_error(ErrorCode::kUsage, "--output: '{}' must end in .gguf", file.string());
+  if (!std::filesystem::exists(std::filesystem::symlink_status(file, error))) return;
+  if (!force)
+    throw make_error(ErrorCode::kUsage, "--output: '{}' exists; --force replaces it", file.string());
+  if (!std::filesystem::is_regular_file(file, error)) {
+    throw make_error(ErrorCode::kUsage,
+                     "--output: '{}' exists and is no file, so --force does not replace it",
+                     file.string());
+  }
 }
 
-void convert_to_gguf(const Options& options) {
-  namespace fs = std::filesystem;
-  const fs::path file = *options.output;
-  std::error_code error;
-  if (fs::exists(file, error)) {
-    if (!options.force)
-      throw make_error(ErrorCode::kUsage, "--output: '{}' exists; --force replaces it", file.string());
-    if (!fs::is_regular_file(file, error) || file.extension() != ".gguf" ||
-        fs::equivalent(file, options.model, error)) {
-      throw make_error(ErrorCode::kUsage, "--output: '{}' is the input or no .gguf file, so --force does not replace it", file.string());
-    }
-  }
-  report::ProgressBar bar({.title = "converting"}, stderr, report::inspect_terminal(stderr));
-  export_gguf(options.model, file,
-              {.matrices = gguf_type(options.weights),
-               .experts = expert_type(options),
-               .on_progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); }});
+palimpsest::convert::Report convert_to_gguf(const Options& options) {
+  if (options.shard_size)
+    throw make_error(ErrorCode::kUsage, "--shard-size: --to gguf writes one file of any size");
+  check_gguf_output(*options.output, options.force);
+  const Interruptible interrupt;
+  report::ProgressBar bar({.title = "converting", .bytes = true}, stderr,
+                          report::inspect_terminal(stderr));
+  palimpsest::convert::Report report = palimpsest::convert::export_gguf(
+      options.model, *options.output,
+      {.matrices = gguf_type(options.weights),
+       .experts = gguf_type(options.experts ? options.experts : options.weights),
+       .threads = static_cast<int>(options.threads),
+       .on_progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); },
+       .cancelled = &interrupt.flag()});
   bar.finish();
-  print(fmt::format("{}: {}\n", file.string(),
-                    report::format_bytes(static_cast<std::int64_t>(fs::file_size(file)))));
+  return report;
 }
 
 /// Perplexity of the old and the new model.
@@ -152,11 +130,8 @@ int convert(const Options& options) {
     text = read_input(*options.eval_file);
     require_tokenizer(options.model, std::nullopt, ", which --eval needs");
   }
-  if (options.to == "gguf") {
-    convert_to_gguf(options);
-  } else {
-    print(report_text(convert_with_progress(options)));
-  }
+  print(report_text(options.to == "gguf" ? convert_to_gguf(options)
+                                         : convert_with_progress(options)));
   if (!options.eval_file) return 0;
   Options after = options;
   after.model = *options.output;

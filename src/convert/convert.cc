@@ -20,12 +20,6 @@ namespace fs = std::filesystem;
 constexpr std::string_view kFormNames[] = {"bf16", "f16", "q8", "mxfp4"};
 constexpr const char* kUnverified = "shard.unverified";
 
-fs::path folder_of(const fs::path& input) {
-  std::error_code error;
-  if (fs::is_directory(input, error)) return input;
-  return input.has_parent_path() ? input.parent_path() : fs::path(".");
-}
-
 std::string read_text(const fs::path& path) {
   const auto file = value_or_throw(base::MappedFile::open(path));
   return {reinterpret_cast<const char*>(file.bytes().data()), file.size()};
@@ -52,7 +46,7 @@ struct Source {
   std::vector<WeightSpec> specs;
 
   explicit Source(const fs::path& input)
-      : folder(folder_of(input)),
+      : folder(source_folder(input)),
         config_json(read_text(folder / "config.json")),
         config(parse_model_config(config_json)),
         checkpoint(value_or_throw(formats::Checkpoint::open(input))),
@@ -122,9 +116,6 @@ void write_companions(const Source& source, const Plan& plan, const std::string&
 }
 
 Report convert(const Options& options) {
-  if (options.input.extension() == ".gguf") {
-    throw make_error(ErrorCode::kUnsupported, "'{}': only model folders and .safetensors files can be converted", options.input.string());
-  }
   const Source source(options.input);
   check_output(source.folder, options.output, options.force);
   const Plan plan = plan_conversion(source.config, source.specs, source.checkpoint, options);

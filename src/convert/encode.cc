@@ -41,7 +41,7 @@ struct RowEncoder {
   std::int64_t row_bytes() const { return form == Form::kMxfp4 ? cols / 2 : form == Form::kInt8 ? cols : 2 * cols; }
   std::int64_t scale_bytes() const { return form == Form::kMxfp4 ? cols / kGroup : form == Form::kInt8 ? 2 * (cols / kGroup) : 0; }
 
-  bool takes(float value) const { return std::isfinite(value) && (form != Form::kF16 || std::abs(value) < 65520.0f); }
+  bool takes(float value) const { return form == Form::kF16 ? fits_f16(value) : form == Form::kBf16 ? fits_bf16(value) : std::isfinite(value); }
 
   void encode(const float* row, std::byte* out, std::byte* scales) const {
     if (scale_bytes() == 0) {

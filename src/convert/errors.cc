@@ -2,42 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <tuple>
 
 #include "convert/matrix_rows.h"
 
 namespace palimpsest::convert {
 namespace {
 
-struct Sums {
-  double max_error = 0, max_value = 0, errors = 0, values = 0;  ///< largest magnitudes; sums of squares
-
-  void add(const Sums& other) {
-    max_error = std::max(max_error, other.max_error);
-    max_value = std::max(max_value, other.max_value);
-    errors += other.errors;
-    values += other.values;
-  }
-};
-
-Sums compare_rows(const std::vector<float>& before, const std::vector<float>& after) {
-  Sums sums;
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    const double value = static_cast<double>(before[i]), error = static_cast<double>(after[i]) - value;
-    sums.max_error = std::max(sums.max_error, std::abs(error));
-    sums.max_value = std::max(sums.max_value, std::abs(value));
-    sums.errors += error * error;
-    sums.values += value * value;
-  }
-  return sums;
-}
-
 /// Row by row, summed in the order of the rows, so that the figures do not depend on the number of threads.
-Sums compare(const MatrixRows& before, const MatrixRows& after, base::ThreadPool& pool, const std::atomic<bool>* cancelled) {
-  Sums total;
+Errors compare(const MatrixRows& before, const MatrixRows& after, base::ThreadPool& pool, const std::atomic<bool>* cancelled) {
+  Errors total;
   const std::int64_t rows = before.rows(), block = std::min(rows, block_rows(before.cols()));
-  std::vector<Sums> of_row(static_cast<std::size_t>(block));
+  std::vector<Errors> of_row(static_cast<std::size_t>(block));
   for (std::int64_t first = 0; first < rows; first += block) {
     check_cancelled(cancelled);
     const std::int64_t count = std::min(block, rows - first);
@@ -46,7 +21,8 @@ Sums compare(const MatrixRows& before, const MatrixRows& after, base::ThreadPool
       for (std::int64_t r = begin; r < end; ++r) {
         before.read(first + r, old_row.data());
         after.read(first + r, new_row.data());
-        of_row[static_cast<std::size_t>(r)] = compare_rows(old_row, new_row);
+        of_row[static_cast<std::size_t>(r)] = {};
+        of_row[static_cast<std::size_t>(r)].add(old_row, new_row);
       }
     });
     for (std::int64_t r = 0; r < count; ++r) total.add(of_row[static_cast<std::size_t>(r)]);
@@ -68,35 +44,63 @@ std::uint64_t stored_bytes(const StoredWeight& stored) {
 
 }  // namespace
 
+void Errors::add(std::span<const float> before, std::span<const float> after) {
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const double value = static_cast<double>(before[i]), error = static_cast<double>(after[i]) - value;
+    max_error = std::max(max_error, std::abs(error));
+    max_value = std::max(max_value, std::abs(value));
+    errors += error * error;
+    values += value * value;
+  }
+}
+
+void Errors::add(const Errors& other) {
+  max_error = std::max(max_error, other.max_error);
+  max_value = std::max(max_value, other.max_value);
+  errors += other.errors;
+  values += other.values;
+}
+
+void RoleTable::add(const RoleReport& report, const Errors& errors) {
+  const auto [at, is_new] = index_.try_emplace({report.role, report.from, report.to}, reports_.size());
+  if (is_new) {
+    reports_.push_back({.role = report.role, .from = report.from, .to = report.to});
+    errors_.emplace_back();
+  }
+  RoleReport& sum = reports_[at->second];
+  sum.matrices += report.matrices;
+  sum.parameters += report.parameters;
+  sum.bytes_before += report.bytes_before;
+  sum.bytes_after += report.bytes_after;
+  if (errors.max_value > 0) sum.max_error = std::max(sum.max_error, errors.max_error / errors.max_value);
+  errors_[at->second].add(errors);
+}
+
+std::vector<RoleReport> RoleTable::reports() const {
+  std::vector<RoleReport> reports = reports_;
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    if (errors_[i].values > 0) reports[i].rms_error = std::sqrt(errors_[i].errors / errors_[i].values);
+  }
+  return reports;
+}
+
 std::vector<RoleReport> measure_errors(const ModelConfig& config, const Plan& plan, const formats::Checkpoint& before,
                                        const formats::Checkpoint& after, base::ThreadPool& pool, const std::atomic<bool>* cancelled) {
-  std::vector<RoleReport> reports;
-  std::vector<Sums> sums;
-  std::map<std::tuple<std::string, std::string_view, std::string_view>, std::size_t> index;
+  RoleTable table;
   for (const PlannedWeight& weight : plan.weights) {
     if (!weight.form) continue;
     const StoredWeight now = value_or_throw(locate_weight(config, *weight.spec, after));
     const MatrixRows old_rows(before, weight.source, weight.turned()), new_rows(after, now, false);
-    const Sums found = compare(old_rows, new_rows, pool, cancelled);
-
-    const std::string role = role_name(config, *weight.spec);
-    const auto [at, is_new] = index.try_emplace({role, stored_name(weight.source), stored_name(now)}, reports.size());
-    if (is_new) {
-      reports.push_back({.role = role, .from = std::string(stored_name(weight.source)), .to = std::string(stored_name(now))});
-      sums.emplace_back();
-    }
-    RoleReport& report = reports[at->second];
-    ++report.matrices;
-    report.parameters += weight.spec->parameters();
-    report.bytes_before += stored_bytes(weight.source);
-    report.bytes_after += stored_bytes(now);
-    if (found.max_value > 0) report.max_error = std::max(report.max_error, found.max_error / found.max_value);
-    sums[at->second].add(found);
+    table.add({.role = role_name(config, *weight.spec),
+               .from = std::string(stored_name(weight.source)),
+               .to = std::string(stored_name(now)),
+               .matrices = 1,
+               .parameters = weight.spec->parameters(),
+               .bytes_before = stored_bytes(weight.source),
+               .bytes_after = stored_bytes(now)},
+              compare(old_rows, new_rows, pool, cancelled));
   }
-  for (std::size_t i = 0; i < reports.size(); ++i) {
-    if (sums[i].values > 0) reports[i].rms_error = std::sqrt(sums[i].errors / sums[i].values);
-  }
-  return reports;
+  return table.reports();
 }
 
 }  // namespace palimpsest::convert

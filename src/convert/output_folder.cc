@@ -45,6 +45,15 @@ bool is_model_folder(const fs::path& folder) {
 
 }  // namespace
 
+fs::path source_folder(const fs::path& input) {
+  if (input.extension() == ".gguf") {
+    throw make_error(ErrorCode::kUnsupported, "'{}': only model folders and .safetensors files can be converted", input.string());
+  }
+  std::error_code error;
+  if (fs::is_directory(input, error)) return input;
+  return input.has_parent_path() ? input.parent_path() : fs::path(".");
+}
+
 void check_output(const fs::path& input_folder, const fs::path& output, bool force) {
   std::error_code error;
   // Made absolute first: a relative name of which nothing exists yet would stay relative.

@@ -8,6 +8,9 @@
 
 namespace palimpsest::convert {
 
+/// Where a model's files lie: the folder, or the one of a .safetensors file. Throws Error{kUnsupported} for a GGUF file.
+std::filesystem::path source_folder(const std::filesystem::path& input);
+
 /// Throws Error{kUsage} when `output` may not be written: it is there and `force` is not set, it is no model folder (also with
 /// force: only those are replaced), or one of the two holds the other's files. Changes nothing.
 void check_output(const std::filesystem::path& input_folder, const std::filesystem::path& output, bool force);

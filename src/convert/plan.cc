@@ -7,28 +7,6 @@
 namespace palimpsest::convert {
 namespace {
 
-/// Matrices that are too delicate for few bits, or too small to matter.
-bool stays_dense(WeightRole role) {
-  switch (role) {
-    case WeightRole::kEmbedTokens:
-    case WeightRole::kLmHead:
-    case WeightRole::kPositions:
-    case WeightRole::kRouter:
-    case WeightRole::kSharedExpertGate:
-    case WeightRole::kKdaDecayDown:
-    case WeightRole::kKdaDecayUp:
-    case WeightRole::kKdaBeta:
-    case WeightRole::kPageDecay:
-    case WeightRole::kPageBeta:
-    case WeightRole::kPageBa:
-    case WeightRole::kFeatureQ1:
-    case WeightRole::kFeatureQ2:
-    case WeightRole::kFeatureK1:
-    case WeightRole::kFeatureK2: return true;
-    default: return false;
-  }
-}
-
 bool is_dense(Form form) { return form == Form::kBf16 || form == Form::kF16; }
 DType dense_type(Form form) { return form == Form::kBf16 ? DType::kBF16 : DType::kF16; }
 
@@ -88,6 +66,27 @@ void cut_into_shards(Plan& plan, std::uint64_t shard_bytes) {
 }
 
 }  // namespace
+
+bool stays_dense(WeightRole role) {
+  switch (role) {
+    case WeightRole::kEmbedTokens:
+    case WeightRole::kLmHead:
+    case WeightRole::kPositions:
+    case WeightRole::kRouter:
+    case WeightRole::kSharedExpertGate:
+    case WeightRole::kKdaDecayDown:
+    case WeightRole::kKdaDecayUp:
+    case WeightRole::kKdaBeta:
+    case WeightRole::kPageDecay:
+    case WeightRole::kPageBeta:
+    case WeightRole::kPageBa:
+    case WeightRole::kFeatureQ1:
+    case WeightRole::kFeatureQ2:
+    case WeightRole::kFeatureK1:
+    case WeightRole::kFeatureK2: return true;
+    default: return false;
+  }
+}
 
 bool PlannedWeight::turned() const {
   if (!spec || !spec->transposed || !form) return false;

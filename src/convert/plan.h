@@ -42,6 +42,9 @@ struct Plan {
 Plan plan_conversion(const ModelConfig& config, const std::vector<WeightSpec>& specs, const formats::Checkpoint& checkpoint,
                      const Options& options);
 
+/// Matrices that are too delicate for few bits, or too small to matter: never quantised.
+bool stays_dense(WeightRole role);
+
 /// Names of the form a weight is stored in: "BF16", "MXFP4", "I8".
 std::string_view stored_name(const StoredWeight& stored);
 

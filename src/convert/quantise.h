@@ -1,12 +1,19 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+
+#include "base/number_formats.h"
 
 // Groups of 32 numbers in the two small forms. Plain functions on rows; thread-safe.
 
 namespace palimpsest::convert {
 
 inline constexpr std::int64_t kGroup = 32;  ///< columns that share one scale
+
+/// Whether rounding to the nearest number of the form gives a finite one.
+inline bool fits_bf16(float x) { return std::isfinite(bf16_to_float(float_to_bf16(x))); }
+inline bool fits_f16(float x) { return std::isfinite(f16_to_float(float_to_f16(x))); }
 
 /// The E2M1 code nearest to x, ties to the even code; magnitudes above 6 give 6. Zeros keep their sign.
 std::uint8_t nearest_e2m1(float x);

@@ -48,6 +48,11 @@ void AtomicFile::extend(std::uint64_t bytes) {
   }
 }
 
+void AtomicFile::sync() {
+  if (::fsync(fd_) != 0) throw cannot_write(path_, errno);
+  ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
+}
+
 void AtomicFile::commit(bool durable) {
   const bool synced = !durable || ::fsync(fd_) == 0;
   const bool closed = ::close(std::exchange(fd_, -1)) == 0;

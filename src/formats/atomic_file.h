@@ -19,6 +19,9 @@ class AtomicFile {
   void write(const void* data, std::size_t size);
   /// As many zero bytes, as a hole that takes no disk space where the file system can.
   void extend(std::uint64_t bytes);
+  /// Waits until the disk has all bytes, and drops them from memory, so that who reads temporary() again reads the disk.
+  void sync();
+  const std::filesystem::path& temporary() const { return temporary_; }
   /// `durable`: returns only when the disk has the bytes and the name, so that neither a crash nor a power cut can take them back.
   void commit(bool durable = false);
   const std::filesystem::path& path() const { return path_; }

@@ -134,13 +134,23 @@ void GgufWriter::append(std::span<const std::byte> bytes) {
   }
 }
 
+const std::filesystem::path& GgufWriter::finish() {
+  check_complete();
+  file_.sync();
+  return file_.temporary();
+}
+
 void GgufWriter::commit() {
+  check_complete();
+  file_.commit(true);
+}
+
+void GgufWriter::check_complete() {
   finish_items();
   if (item_ != sizes_.size()) {
     throw make_error(ErrorCode::kInternal, "'{}': tensor {} of {} has {} of its {} bytes", file_.path().string(), item_, sizes_.size(),
                      done_, sizes_[item_]);
   }
-  file_.commit();
 }
 
 }  // namespace palimpsest::formats

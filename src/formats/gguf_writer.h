@@ -64,12 +64,15 @@ class GgufWriter {
 
   /// The next bytes of the tensors; pieces need not match tensors. Padding between them is the writer's business.
   void append(std::span<const std::byte> bytes);
+  /// When all bytes were appended: waits until the disk has them; the file, under its temporary name, can be read until commit().
+  const std::filesystem::path& finish();
   /// kInternal if fewer or more bytes were appended than the items hold.
   void commit();
 
  private:
   void pad(std::uint64_t bytes);
   void finish_items();
+  void check_complete();
 
   AtomicFile file_;
   std::vector<std::uint64_t> sizes_;  ///< bytes of each item

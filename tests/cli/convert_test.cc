@@ -29,6 +29,8 @@ TEST(ConvertCommand, WrongUseIsExitCode2) {
            {"-o", out, "--shard-size", "0"},
            {"-o", out, "--shard-size", "4 apples"},
            {"-o", out, "--shard-size", "99999999999999999999GiB"},
+           {"-o", out + ".gguf", "--to", "gguf", "--shard-size", "4GiB"},
+           {"-o", out, "--to", "gguf"},
            {"-o", folder.path().string()},
            {"-o", test::project_path("models/demo").string(), "--force"}}) {
     const test::ChildResult result = convert(arguments);
@@ -51,6 +53,20 @@ TEST(ConvertCommand, PrintsErrorsOfEachRoleAndPerplexityBeforeAndAfter) {
   const test::ChildResult again = convert({"-o", folder / "out", "--weights", "q8"});
   EXPECT_EQ(again.exit_code, 2);
   EXPECT_THAT(again.err, HasSubstr("--force"));
+}
+
+TEST(ConvertCommand, WritesGgufFilesThatRunAndReplacesThemOnDemandOnly) {
+  const test::TempFolder folder;
+  const std::string out = folder / "demo.gguf";
+  const test::ChildResult result = convert({"-o", out, "--to", "gguf", "--weights", "q8"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("attn_kv_a_mqa"), HasSubstr("Q8_0"), HasSubstr("read again and compared")));
+  const auto written = [](const std::string& model) {
+    return test::run_child(PALIMPSEST_BINARY, {"run", "-m", model, "--raw", "-p", "It was a dark night, and", "-n", "8", "--temp", "0"}).out;
+  };
+  EXPECT_EQ(written(out), written(test::project_path("models/demo").string()));
+  EXPECT_EQ(convert({"-o", out, "--to", "gguf"}).exit_code, 2);
+  EXPECT_EQ(convert({"-o", out, "--to", "gguf", "--force"}).exit_code, 0);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/gguf.h"
-#include "model/gguf/gguf_export.h"
+#include "convert/gguf_export.h"
 #include "model/weights.h"
 #include "support/forward_runner.h"
 #include "support/golden.h"
@@ -20,6 +20,9 @@ namespace {
 
 using test::ForwardRunner;
 using test::Golden;
+using convert::export_gguf;
+using convert::GgufExportOptions;
+using convert::GgufType;
 using test::TempFolder;
 
 // As in forward_test.cc: how far two orders of F32 sums may lie apart.
@@ -152,7 +155,11 @@ TEST_P(GgufModel, MatricesTakeTheTypeAskedFor) {
   for (const auto& [type, name, exact] : kTypes) {
     const auto model = written({.matrices = type});
     const auto file = value_or_throw(formats::Gguf::open(temp / "model.gguf"));
-    EXPECT_EQ(file.find("token_embd.weight")->type->name, name);
+    const bool small = type == GgufType::kQ8_0 || type == GgufType::kMxfp4;
+    const Matrix& embedding = original->weights().embed_tokens;
+    EXPECT_EQ(file.find("token_embd.weight")->type->name, small ? dtype_name(embedding.dense.dtype) : name);
+    const auto tensors = file.tensors();
+    EXPECT_TRUE(std::any_of(tensors.begin(), tensors.end(), [&](const auto& tensor) { return tensor.type->name == name; })) << name;
     EXPECT_EQ(file.find("output_norm.weight")->type->name, "F32");
     ForwardRunner from_file(model);
     const auto got = from_file.run(ids, 512);

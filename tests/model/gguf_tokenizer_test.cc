@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "formats/gguf.h"
-#include "model/gguf/gguf_export.h"
+#include "convert/gguf_export.h"
 #include "support/shared_data.h"
 #include "support/temp_folder.h"
 
@@ -18,6 +18,9 @@ namespace palimpsest {
 namespace {
 
 using formats::TiktokenVocab;
+using convert::export_gguf;
+using convert::GgufExportOptions;
+using convert::GgufType;
 using test::TempFolder;
 using testing::HasSubstr;
 
@@ -40,7 +43,7 @@ class GgufDemo : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     temp = std::make_unique<TempFolder>();
-    export_gguf(test::project_path("models/demo"), *temp / "demo.gguf");
+    convert::export_gguf(test::project_path("models/demo"), *temp / "demo.gguf");
   }
   static void TearDownTestSuite() { temp.reset(); }
   const formats::Gguf file = value_or_throw(formats::Gguf::open(*temp / "demo.gguf"));

@@ -1,18 +1,22 @@
-#include "model/gguf/gguf_export.h"
+#include "convert/gguf_export.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "base/check.h"
-#include "base/mapped_file.h"
+#include "base/disk_space.h"
+#include "convert/encode.h"
+#include "convert/errors.h"
+#include "convert/gguf_encode.h"
+#include "convert/output_folder.h"
+#include "convert/plan.h"
+#include "formats/gguf.h"
 #include "formats/gguf_writer.h"
-#include "model/gguf/gguf_config.h"
-#include "model/gguf/gguf_encode.h"
+#include "formats/quote.h"
 #include "model/gguf/gguf_metadata_export.h"
 #include "model/gguf/gguf_names.h"
 #include "model/gguf/gguf_tokenizer.h"
@@ -21,9 +25,10 @@
 #include "model/weights.h"
 #include "palimpsest/model.h"
 
-namespace palimpsest {
+namespace palimpsest::convert {
 namespace {
 
+namespace fs = std::filesystem;
 using formats::GgmlType;
 
 Matrix as_matrix(const Tensor& vector) {
@@ -41,11 +46,20 @@ struct Run {
 };
 
 /// One tensor of the file: runs of rows, or values that are made when their turn comes.
-struct Item {
+struct OutTensor {
   formats::GgufWriter::Item entry;
   std::vector<Run> runs;
   std::function<std::vector<float>()> values;
+  /// Of a matrix (or a stack of as many): what it was.
+  std::string_view from;
+  std::int64_t matrices = 0;
+  std::uint64_t bytes_before = 0;
 };
+
+std::string_view stored_name(const Matrix& matrix) {
+  if (matrix.is_blocks()) return block_type_name(matrix.blocks.type);
+  return matrix.is_mx() ? "MXFP4" : matrix.is_int8() ? "I8" : dtype_name(matrix.dense.dtype);
+}
 
 class Exporter {
  public:
@@ -53,7 +67,7 @@ class Exporter {
   Exporter(const Model& model, const GgufExportOptions& options)
       : config_(model.config()), weights_(model.weights()), layers_(weights_.layers), options_(options) {}
 
-  std::vector<Item> items() {
+  std::vector<OutTensor> items() {
     for (const WeightSpec& spec : gguf_weight_spec(config_)) {
       if (spec.expert > 0) continue;
       add(spec);
@@ -62,7 +76,10 @@ class Exporter {
   }
   void add_rope_factors(const std::vector<float>& factors) {
     if (factors.empty()) return;
-    items_.push_back({{"rope_freqs.weight", &dense_type(DType::kF32), {static_cast<std::int64_t>(factors.size())}}, {}, [factors] { return factors; }});
+    items_.push_back({.entry = {"rope_freqs.weight", &dense_type(DType::kF32), {static_cast<std::int64_t>(factors.size())}},
+                      .runs = {},
+                      .values = [factors] { return factors; },
+                      .from = {}});
   }
 
  private:
@@ -70,7 +87,9 @@ class Exporter {
     const bool always_f32 = spec.rank != 2 || spec.role == WeightRole::kRouter || spec.role == WeightRole::kSharedExpertGate ||
                             spec.role == WeightRole::kPositions;
     if (always_f32) return dense_type(DType::kF32);
-    const GgufType wanted = spec.expert >= 0 ? options_.experts : options_.matrices;
+    GgufType wanted = spec.expert >= 0 ? options_.experts : options_.matrices;
+    const bool small = wanted == GgufType::kQ8_0 || wanted == GgufType::kMxfp4;
+    if ((small && stays_dense(spec.role)) || (wanted == GgufType::kQ8_0 && stored.is_mx())) wanted = GgufType::kAsStored;
     const auto block = [&](BlockType type) -> const GgmlType& {
       return cols % block_columns(type) == 0 ? formats::ggml_type(type) : dense_type(DType::kF16);
     };
@@ -85,9 +104,14 @@ class Exporter {
     return stored.is_mx() ? block(BlockType::kMxfp4) : stored.is_int8() ? block(BlockType::kQ8_0) : dense_type(stored.dense.dtype);
   }
 
-  Item& add_item(const WeightSpec& spec, std::string name, std::vector<std::int64_t> shape, const Matrix& stored) {
+  OutTensor& add_item(const WeightSpec& spec, std::string name, std::vector<std::int64_t> shape, const Matrix& stored) {
     const GgmlType& type = type_of(spec, stored, shape.back());
-    return items_.emplace_back(Item{{std::move(name), &type, std::move(shape)}, {}, {}});
+    OutTensor& item = items_.emplace_back(OutTensor{.entry = {std::move(name), &type, std::move(shape)}, .runs = {}, .values = {}, .from = {}});
+    if (spec.rank == 2) {
+      item.from = stored_name(stored);
+      item.matrices = spec.expert >= 0 ? config_.moe.num_experts : 1;
+    }
+    return item;
   }
   void add_runs(const WeightSpec& spec, std::vector<Run> runs) {
     std::vector<std::int64_t> shape(spec.sizes, spec.sizes + spec.rank);
@@ -192,7 +216,9 @@ class Exporter {
   void add_latent(const WeightSpec& spec, const Matrix& kv_b) {
     const MlaConfig& mla = config_.mla;
     const std::int64_t rank = mla.kv_lora_rank, keys = mla.qk_nope_head_dim, values = mla.v_head_dim;
-    add_item(spec, gguf_layer_name(spec.layer, "attn_k_b.weight"), {mla.num_heads, rank, keys}, kv_b).values = [=, heads = mla.num_heads] {
+    OutTensor& turned_keys = add_item(spec, gguf_layer_name(spec.layer, "attn_k_b.weight"), {mla.num_heads, rank, keys}, kv_b);
+    turned_keys.bytes_before = static_cast<std::uint64_t>(kv_b.bytes() / (keys + values) * keys);
+    turned_keys.values = [=, heads = mla.num_heads] {
       std::vector<float> turned;
       for (std::int64_t head = 0; head < heads; ++head) {
         const auto rows = matrix_floats(kv_b, head * (keys + values), keys);
@@ -211,35 +237,138 @@ class Exporter {
   const Weights& weights_;
   std::vector<LayerWeights> layers_;  ///< a copy of the views: weight_fields.h hands out mutable ones
   const GgufExportOptions& options_;
-  std::vector<Item> items_;
+  std::vector<OutTensor> items_;
 };
 
-void write_items(const std::filesystem::path& file, const formats::GgufPairs& pairs, const std::vector<Item>& items,
-                 const GgufExportOptions& options) {
-  std::vector<formats::GgufWriter::Item> entries;
-  for (const Item& item : items) entries.push_back(item.entry);
-  formats::GgufWriter writer(file, pairs, entries);
-  const auto append = [&](std::span<const std::byte> bytes) { writer.append(bytes); };
-  for (std::size_t i = 0; i < items.size(); ++i) {
-    const Item& item = items[i];
-    if (item.values) append(encode_rows(*item.entry.type, item.values(), item.entry.shape.back()));
-    for (const Run& run : item.runs) encode_matrix(*item.entry.type, run.matrix, run.begin, run.count, append);
-    if (options.on_progress) options.on_progress(static_cast<std::int64_t>(i + 1), static_cast<std::int64_t>(items.size()));
+constexpr std::int64_t kRowsAtOnce = 64;
+
+/// Writes the items and reads them again.
+class Export {
+ public:
+  Export(std::vector<OutTensor> items, const GgufExportOptions& options)
+      : items_(std::move(items)), options_(options), pool_(options.threads > 0 ? options.threads : base::ThreadPool::default_size()) {
+    for (OutTensor& item : items_) {
+      std::uint64_t bytes = static_cast<std::uint64_t>(item.entry.type->bytes());
+      for (const std::int64_t size : item.entry.shape) bytes *= static_cast<std::uint64_t>(size);
+      bytes_ += bytes / static_cast<std::uint64_t>(item.entry.type->columns());
+      for (const Run& run : item.runs) item.bytes_before += static_cast<std::uint64_t>(run.matrix.row_range(run.begin, run.count).bytes());
+    }
   }
-  writer.commit();
-}
+
+  std::vector<RoleReport> write(const fs::path& file, const formats::GgufPairs& pairs) {
+    base::require_free_space(file, bytes_ + pairs.bytes().size());
+    std::vector<formats::GgufWriter::Item> entries;
+    for (const OutTensor& item : items_) entries.push_back(item.entry);
+    formats::GgufWriter writer(file, pairs, entries);
+    for (const OutTensor& item : items_) encode_item(item, [&](std::span<const std::byte> bytes) { writer.append(bytes); });
+    std::vector<RoleReport> reports = verify(writer.finish());
+    writer.commit();
+    return reports;
+  }
+
+ private:
+  /// The bytes of a tensor, in pieces, between which a wish to stop is heard.
+  void encode_item(const OutTensor& item, const Sink& sink) {
+    const GgmlType& type = *item.entry.type;
+    const auto in_pieces = [&](std::span<const std::byte> bytes) {
+      constexpr std::size_t kPiece = 8 << 20;
+      while (!bytes.empty()) {
+        check_cancelled(options_.cancelled);
+        const auto piece = bytes.first(std::min(kPiece, bytes.size()));
+        sink(piece);
+        done_ += piece.size();
+        if (options_.on_progress) options_.on_progress(static_cast<std::int64_t>(done_), static_cast<std::int64_t>(2 * bytes_));
+        bytes = bytes.subspan(piece.size());
+      }
+    };
+    try {
+      if (item.values) in_pieces(value_or_throw(encode_rows(type, item.values(), item.entry.shape.back())));
+      for (const Run& run : item.runs) encode_matrix(type, run.matrix, run.begin, run.count, pool_, in_pieces);
+    } catch (Error& error) {
+      if (error.code() == ErrorCode::kInvalidFile) error.add_context("tensor " + formats::quote(item.entry.name));
+      throw;
+    }
+  }
+
+  std::vector<RoleReport> verify(const fs::path& path) {
+    const auto damaged = [&](const OutTensor& item) {
+      return make_error(ErrorCode::kIo, "'{}': tensor {} is not what was written", path.string(), formats::quote(item.entry.name));
+    };
+    RoleTable table;
+    const auto file = value_or_throw(formats::Gguf::open(path));
+    for (const OutTensor& item : items_) {
+      const formats::GgufTensor* tensor = file.find(item.entry.name);
+      if (!tensor || tensor->type != item.entry.type || !std::ranges::equal(tensor->shape(), item.entry.shape)) throw damaged(item);
+      std::span<const std::byte> left = file.parts()[tensor->part].file.bytes().subspan(tensor->offset, tensor->bytes);
+      encode_item(item, [&](std::span<const std::byte> bytes) {
+        if (bytes.size() > left.size() || std::memcmp(bytes.data(), left.data(), bytes.size()) != 0) throw damaged(item);
+        left = left.subspan(bytes.size());
+      });
+      if (item.matrices > 0 && item.from != tensor->type->name) table.add(report_of(item, *tensor), errors_of(item, file.matrix(*tensor)));
+    }
+    return table.reports();
+  }
+
+  static RoleReport report_of(const OutTensor& item, const formats::GgufTensor& tensor) {
+    std::string_view role = item.entry.name;
+    if (role.starts_with("blk.")) role = role.substr(role.find('.', 4) + 1);
+    if (role.ends_with(".weight")) role.remove_suffix(7);
+    return {.role = std::string(role),
+            .from = std::string(item.from),
+            .to = std::string(tensor.type->name),
+            .matrices = item.matrices,
+            .parameters = tensor.rows() * tensor.cols(),
+            .bytes_before = item.bytes_before,
+            .bytes_after = tensor.bytes};
+  }
+
+  /// In the order of the rows, so that the figures do not depend on the number of threads.
+  Errors errors_of(const OutTensor& item, const Matrix& written) {
+    if (item.values) {
+      Errors errors;
+      errors.add(item.values(), matrix_floats(written, 0, written.rows()));
+      return errors;
+    }
+    Errors total;
+    std::int64_t written_row = 0;
+    for (const Run& run : item.runs) {
+      check_cancelled(options_.cancelled);
+      std::vector<Errors> pieces(static_cast<std::size_t>((run.count + kRowsAtOnce - 1) / kRowsAtOnce));
+      pool_.parallel_for(static_cast<std::int64_t>(pieces.size()), 1, [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const std::int64_t row = i * kRowsAtOnce, rows = std::min(kRowsAtOnce, run.count - row);
+          pieces[static_cast<std::size_t>(i)].add(matrix_floats(run.matrix, run.begin + row, rows), matrix_floats(written, written_row + row, rows));
+        }
+      });
+      for (const Errors& piece : pieces) total.add(piece);
+      written_row += run.count;
+    }
+    return total;
+  }
+
+  std::vector<OutTensor> items_;
+  const GgufExportOptions& options_;
+  base::ThreadPool pool_;
+  std::uint64_t bytes_ = 0;  ///< of all tensors
+  std::uint64_t done_ = 0;
+};
 
 }  // namespace
 
-void export_gguf(const std::filesystem::path& path, const std::filesystem::path& file, const GgufExportOptions& options) {
+Report export_gguf(const fs::path& path, const fs::path& file, const GgufExportOptions& options) {
+  const fs::path folder = source_folder(path);
   const auto model = Model::load(path);
-  const std::filesystem::path folder = std::filesystem::is_directory(path) ? path : path.parent_path();
   formats::GgufPairs pairs;
   const std::vector<float> rope_factors = add_gguf_metadata(pairs, model->config(), folder);
   add_gguf_tokenizer(pairs, model->config(), folder);
   Exporter exporter(*model, options);
   exporter.add_rope_factors(rope_factors);
-  write_items(file, pairs, exporter.items(), options);
+  Report report;
+  report.roles = Export(exporter.items(), options).write(file, pairs);
+  report.bytes_before = static_cast<std::uint64_t>(model->file_bytes());
+  report.bytes_after = fs::file_size(file);
+  report.shards = 1;
+  return report;
 }
 
-}  // namespace palimpsest
+}  // namespace palimpsest::convert
