@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "text/normal_form_barriers.h"
 #include "text/utf8.h"
 
 namespace palimpsest::text {
@@ -31,54 +32,69 @@ bool is_stable(std::string_view text) {
   return true;
 }
 
-/// A normal form. utf8proc's own function orders combining marks in quadratic time, so only its
-/// tables and its composition are used.
-std::string normal_form(std::string_view text, Kind kind) {
-  const bool compatible = kind == Kind::kNfkc || kind == Kind::kNfkd;
-  const bool composed = kind == Kind::kNfc || kind == Kind::kNfkc;
-  const auto option = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
-                                                     (compatible ? UTF8PROC_COMPAT : 0));
-  std::vector<utf8proc_int32_t> points;
-  points.reserve(text.size());
+int combining_class(utf8proc_int32_t c) {
+  return c < 0x300 ? 0 : utf8proc_get_property(c)->combining_class;
+}
+
+void append_decomposed(char32_t c, bool compatible, std::vector<utf8proc_int32_t>& out) {
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
+                                                      (compatible ? UTF8PROC_COMPAT : 0));
   std::array<utf8proc_int32_t, 32> parts;  // the longest decomposition has 18
-  for (std::size_t at = 0; at < text.size();) {
-    const Utf8Unit unit = next_utf8(text.substr(at));
-    at += unit.size;
-    int last_boundclass = 0;
-    const auto count =
-        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(unit.code_point), parts.data(),
-                                parts.size(), option, &last_boundclass);
-    if (count <= 0 || count > static_cast<utf8proc_ssize_t>(parts.size())) {
-      points.push_back(static_cast<utf8proc_int32_t>(unit.code_point));
-    } else {
-      points.insert(points.end(), parts.begin(), parts.begin() + count);
-    }
+  int last_boundclass = 0;
+  const auto point = static_cast<utf8proc_int32_t>(c);
+  const auto count =
+      utf8proc_decompose_char(point, parts.data(), parts.size(), options, &last_boundclass);
+  if (count <= 0 || count > static_cast<utf8proc_ssize_t>(parts.size())) {
+    out.push_back(point);
+  } else {
+    out.insert(out.end(), parts.begin(), parts.begin() + count);
   }
-  const auto combining_class = [](utf8proc_int32_t c) {
-    return c < 0x300 ? 0 : utf8proc_get_property(c)->combining_class;
-  };
+}
+
+/// Sorts each run of combining marks by their classes. (utf8proc's own function takes quadratic
+/// time for that, so only its tables and its composition are used.)
+void order_marks(std::vector<utf8proc_int32_t>& points) {
+  const auto is_starter = [](utf8proc_int32_t c) { return combining_class(c) == 0; };
   for (auto begin = points.begin(); begin != points.end();) {
-    if (combining_class(*begin) == 0) {
-      ++begin;
-      continue;
-    }
-    const auto end = std::find_if(begin, points.end(),
-                                  [&](utf8proc_int32_t c) { return combining_class(c) == 0; });
-    std::stable_sort(begin, end, [&](utf8proc_int32_t a, utf8proc_int32_t b) {
+    begin = std::find_if_not(begin, points.end(), is_starter);
+    const auto end = std::find_if(begin, points.end(), is_starter);
+    std::stable_sort(begin, end, [](utf8proc_int32_t a, utf8proc_int32_t b) {
       return combining_class(a) < combining_class(b);
     });
     begin = end;
   }
-  auto length = static_cast<utf8proc_ssize_t>(points.size());
-  if (composed) {
-    length = utf8proc_normalize_utf32(
-        points.data(), length, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  }
+}
+
+std::string normal_form(std::string_view text, Kind kind) {
+  const bool compatible = kind == Kind::kNfkc || kind == Kind::kNfkd;
+  const bool composed = kind == Kind::kNfc || kind == Kind::kNfkc;
   std::string out;
   out.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < length; ++i) {
-    append_utf8(static_cast<char32_t>(points[static_cast<std::size_t>(i)]), out);
+  std::vector<utf8proc_int32_t> points;  // between two barriers
+  const auto flush = [&] {
+    order_marks(points);
+    auto length = static_cast<utf8proc_ssize_t>(points.size());
+    if (composed && length > 0) {
+      length = utf8proc_normalize_utf32(
+          points.data(), length,
+          static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    }
+    for (utf8proc_ssize_t i = 0; i < length; ++i) {
+      append_utf8(static_cast<char32_t>(points[static_cast<std::size_t>(i)]), out);
+    }
+    points.clear();
+  };
+  while (!text.empty()) {
+    const Utf8Unit unit = next_utf8(text);
+    text.remove_prefix(unit.size);
+    if (is_normal_form_barrier(unit.code_point)) {
+      flush();
+      append_utf8(unit.code_point, out);
+    } else {
+      append_decomposed(unit.code_point, compatible, points);
+    }
   }
+  flush();
   return out;
 }
 

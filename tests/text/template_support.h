@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "support/digest.h"
 #include "support/shared_data.h"
 #include "support/temp_folder.h"
 #include "text/template/template.h"
@@ -44,15 +45,6 @@ inline std::string rendered(std::string_view source, const Json& context = Json:
                             const text::TemplateLimits& limits = {}) {
   const auto result = render(source, context, limits);
   return result ? *result : "error: " + result.error().text();
-}
-
-/// FNV-1a, as the recordings write it.
-inline std::string digest(std::string_view bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
-  return text;
 }
 
 }  // namespace palimpsest::test

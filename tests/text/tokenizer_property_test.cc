@@ -4,7 +4,7 @@
 #include <rapidcheck.h>
 
 #include "text/utf8.h"
-#include "text_test_support.h"
+#include "vocabulary_support.h"
 
 namespace palimpsest::test {
 namespace {
@@ -60,6 +60,81 @@ TEST(TokenizerProperty, StreamDecodingEqualsRepairOfAllBytes) {
     for (const TokenId id : ids) out += decoder.push(id);
     out += decoder.finish();
     RC_ASSERT(out == text::repair_utf8(demo_tokenizer().decode(ids)));
+  });
+  EXPECT_TRUE(ok);
+}
+
+/// Byte-level vocabularies whose pairs are random.
+nlohmann::json random_byte_level_json() {
+  nlohmann::json json = byte_level_json();
+  auto& model = json["model"];
+  std::vector<std::string> tokens;
+  for (const char c : std::string(" abc\n\xc3\xa9\xe4\xb8\xad"))
+    tokens.push_back(byte_level({&c, 1}));
+  int id = 300;
+  for (int i = *rc::gen::inRange(0, 60); i > 0; --i) {
+    const std::string left = *rc::gen::elementOf(tokens), right = *rc::gen::elementOf(tokens);
+    if (left.size() > 20 || model["vocab"].contains(left + right)) continue;
+    model["vocab"][left + right] = id++;
+    model["merges"].push_back({left, right});
+    tokens.push_back(left + right);
+  }
+  json["pre_tokenizer"]["use_regex"] = *rc::gen::arbitrary<bool>();
+  return json;
+}
+
+std::string text_of_few_letters() {
+  const auto part = rc::gen::element<std::string>(" ", "a", "b", "c", "\n", "é", "中", "x", "hell");
+  std::string text;
+  for (const std::string& p : *rc::gen::container<std::vector<std::string>>(part)) text += p;
+  return text;
+}
+
+TEST(TokenizerProperty, ByteLevelVocabulariesInvert) {
+  const bool ok = rc::check("decode(encode(text)) == text, through a stream as well", [] {
+    const Tokenizer tokenizer = load_json(random_byte_level_json());
+    const std::string text = text_of_few_letters() + random_text();
+    const std::vector<TokenId> ids = tokenizer.encode(text);
+    RC_ASSERT(tokenizer.decode(ids) == text);
+    StreamDecoder stream(tokenizer);
+    std::string out;
+    for (const TokenId id : ids) out += stream.push(id);
+    RC_ASSERT(out + stream.finish() == text);
+  });
+  EXPECT_TRUE(ok);
+}
+
+/// The definition of merging: join the leftmost pair of the lowest rank until there is none.
+std::vector<std::string> merge_by_definition(const nlohmann::json& merges, std::string_view text) {
+  std::vector<std::string> parts;
+  for (const char c : text) parts.push_back(byte_level({&c, 1}));
+  for (;;) {
+    std::size_t best = parts.size(), best_rank = merges.size();
+    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+      for (std::size_t rank = 0; rank < best_rank; ++rank) {
+        if (merges[rank] == nlohmann::json({parts[i], parts[i + 1]})) best = i, best_rank = rank;
+      }
+    }
+    if (best == parts.size()) return parts;
+    parts[best] += parts[best + 1];
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+}
+
+TEST(TokenizerProperty, MergesFollowTheirDefinition) {
+  const bool ok = rc::check("ids are those of the definition", [] {
+    nlohmann::json json = random_byte_level_json();
+    json["pre_tokenizer"]["use_regex"] = false;
+    json["added_tokens"] = nlohmann::json::array();
+    for (int i = 0; i < 3; ++i) json["model"]["merges"].erase(0);
+    // Long enough for the heap in some of the cases.
+    std::string text = text_of_few_letters();
+    if (*rc::gen::arbitrary<bool>()) text = text + text + text + text;
+    std::vector<TokenId> expected;
+    for (const auto& part : merge_by_definition(json["model"]["merges"], text)) {
+      expected.push_back(json["model"]["vocab"][part]);
+    }
+    RC_ASSERT(load_json(json).encode(text) == expected);
   });
   EXPECT_TRUE(ok);
 }
