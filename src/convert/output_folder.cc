@@ -6,6 +6,7 @@
 
 #include "convert/disk.h"
 #include "formats/atomic_file.h"
+#include "formats/gguf.h"
 
 namespace palimpsest::convert {
 namespace {
@@ -46,7 +47,7 @@ bool is_model_folder(const fs::path& folder) {
 }  // namespace
 
 fs::path source_folder(const fs::path& input) {
-  if (input.extension() == ".gguf") {
+  if (formats::is_gguf(input)) {
     throw make_error(ErrorCode::kUnsupported, "'{}': only model folders and .safetensors files can be converted", input.string());
   }
   std::error_code error;

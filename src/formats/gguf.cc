@@ -76,6 +76,11 @@ tl::unexpected<Error> in_file(Error error, const std::filesystem::path& path) {
 
 }  // namespace
 
+bool is_gguf(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return path.extension() == ".gguf" && !std::filesystem::is_directory(path, ignored);
+}
+
 std::int64_t GgufTensor::rows() const {
   return std::accumulate(sizes, sizes + std::max(rank - 1, 0), std::int64_t{1}, std::multiplies<>());
 }

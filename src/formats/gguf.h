@@ -63,6 +63,9 @@ struct GgufHeader {
 /// types that this build does not read (the text lists those that it reads).
 Result<GgufHeader> parse_gguf(std::span<const std::byte> file);
 
+/// Whether a path is meant as a GGUF file: it ends in .gguf and is no folder. What the file holds is not looked at.
+bool is_gguf(const std::filesystem::path& path);
+
 /// A GGUF model: one file, or all parts of a split one, mapped. Owns the mappings; tensors, views and metadata live as long as it does.
 /// Movable. Safe to read from any thread.
 class Gguf {

@@ -78,7 +78,8 @@ std::shared_ptr<const Model> Model::make(const std::filesystem::path& path, Fill
   try {
     fill(*impl);
   } catch (Error& error) {
-    throw error.add_context(path.string());
+    if (error.text().find(path.string()) == std::string::npos) error.add_context(path.string());
+    throw;
   }
   return std::shared_ptr<const Model>(new Model(std::move(impl)));
 }

@@ -1,5 +1,6 @@
 #include "model/weight_source.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "model/checkpoint_outline.h"
@@ -8,6 +9,8 @@
 
 namespace palimpsest {
 namespace {
+
+namespace fs = std::filesystem;
 
 class CheckpointSource final : public WeightSource {
  public:
@@ -68,8 +71,25 @@ class CheckpointSource final : public WeightSource {
   std::vector<WeightSpec> specs_;
 };
 
-ModelConfig config_beside(const std::filesystem::path& path) {
-  return load_model_config(std::filesystem::is_directory(path) ? path.string() : path.parent_path().string());
+/// The GGUF file in a folder that has no config.json; empty when there is none.
+fs::path gguf_within(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::exists(folder / "config.json", ignored)) return {};
+  const fs::directory_iterator files(folder, ignored);
+  const auto found = std::find_if(begin(files), end(files), [](const auto& file) { return formats::is_gguf(file.path()); });
+  return found == end(files) ? fs::path() : found->path();
+}
+
+ModelConfig config_beside(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) throw make_error(ErrorCode::kIo, "{}: no such file or folder", path.string());
+  if (fs::is_directory(path, ignored)) {
+    const fs::path file = gguf_within(path);
+    if (file.empty()) return load_model_config(path.string());
+    throw make_error(ErrorCode::kInvalidFile, "{}: there is no config.json; a GGUF file is named itself: {}", path.string(), file.string());
+  }
+  if (path.extension() == ".safetensors") return load_model_config(path.parent_path().string());
+  throw make_error(ErrorCode::kInvalidFile, "{}: neither a model folder nor a .safetensors or .gguf file", path.string());
 }
 
 }  // namespace
@@ -78,11 +98,9 @@ std::unique_ptr<WeightSource> open_checkpoint(const ModelConfig& config, const s
   return std::make_unique<CheckpointSource>(config, value_or_throw(formats::Checkpoint::open(path)));
 }
 
-bool is_gguf(const std::filesystem::path& path) { return path.extension() == ".gguf"; }
-
 OpenedModel open_model(const std::filesystem::path& path) {
   OpenedModel opened;
-  if (is_gguf(path)) {
+  if (formats::is_gguf(path)) {
     auto file = value_or_throw(formats::Gguf::open(path));
     opened.config = std::make_unique<const ModelConfig>(load_gguf_config(file));
     opened.source = std::make_unique<GgufSource>(*opened.config, std::move(file));
@@ -105,7 +123,7 @@ OutlinedModel open_outline(const std::filesystem::path& path) {
 }
 
 ModelConfig open_model_config(const std::filesystem::path& path) {
-  return is_gguf(path) ? load_gguf_config(value_or_throw(formats::Gguf::open(path))) : config_beside(path);
+  return formats::is_gguf(path) ? load_gguf_config(value_or_throw(formats::Gguf::open(path))) : config_beside(path);
 }
 
 }  // namespace palimpsest

@@ -51,9 +51,6 @@ class WeightSource {
 /// A model folder or one .safetensors file.
 std::unique_ptr<WeightSource> open_checkpoint(const ModelConfig& config, const std::filesystem::path& path);
 
-/// Whether a path names a GGUF file.
-bool is_gguf(const std::filesystem::path& path);
-
 /// A model's configuration and weights: a folder, one .safetensors file with a config.json beside it, or a .gguf file (any part of a
 /// split one). Throws Error.
 struct OpenedModel {

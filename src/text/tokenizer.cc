@@ -39,11 +39,6 @@ struct Finders {
   text::TokenFinder raw, normalized;
 };
 
-bool is_gguf(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return path.extension() == ".gguf" && std::filesystem::is_regular_file(path, ignored);
-}
-
 /// The folder itself, or the one around a file.
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   std::error_code ignored;
@@ -53,7 +48,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 }
 
 Vocabulary read_vocabulary(const std::filesystem::path& path) {
-  if (is_gguf(path)) {
+  if (formats::is_gguf(path)) {
     const formats::Gguf gguf = value_or_throw(formats::Gguf::open(path));
     return text::read_gguf_vocabulary(gguf.metadata(), path.string());
   }
@@ -178,7 +173,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path,
 }
 
 bool Tokenizer::available(const std::filesystem::path& path) {
-  if (is_gguf(path)) {
+  if (formats::is_gguf(path)) {
     const auto gguf = formats::Gguf::open(path);
     return gguf && gguf->metadata().has("tokenizer.ggml.model");
   }

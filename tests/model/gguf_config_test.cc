@@ -125,6 +125,9 @@ TEST(GgufConfig, VariantsThatAreNotComputedAreRefused) {
   TinyGguf experts;
   experts.more = [](auto& pairs) { pairs.add("llama.expert_count", std::uint32_t{8}); };
   EXPECT_EQ(outcome(experts).code, ErrorCode::kUnsupported);
+  TinyGguf part;
+  part.more = [](auto& pairs) { pairs.add("llama.rope.dimension_count", std::uint32_t{6}); };
+  EXPECT_THAT(outcome(part).text, AllOf(HasSubstr("llama.rope.dimension_count: 6 is not supported, only ")));
   TinyGguf rope;
   rope.more = [](auto& pairs) { pairs.add("llama.rope.scaling.type", "longrope"); };
   EXPECT_THAT(outcome(rope).text, AllOf(HasSubstr("llama.rope.scaling.type"), HasSubstr("longrope"), HasSubstr("none, linear, yarn")));

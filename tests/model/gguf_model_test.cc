@@ -220,6 +220,26 @@ TEST_P(Stories, ReproducesTheRecordedTokens) {
   EXPECT_EQ(got, ids);
 }
 
+TEST(GgufModelFiles, WhatIsNoModelIsToldOnce) {
+  const TempFolder folder;
+  const auto error = [&](const std::string& name) -> std::string {
+    try {
+      Model::load(folder / name);
+      return "no error";
+    } catch (const Error& failure) {
+      return failure.text();
+    }
+  };
+  folder.write("weights.bin", "GGUF");
+  folder.write("cut.gguf", "GGUF");
+  std::filesystem::create_directory(folder / "folder.gguf");
+  folder.write("folder.gguf/inner.gguf", "GGUF");
+  EXPECT_EQ(error("none"), (folder / "none").string() + ": no such file or folder");
+  EXPECT_THAT(error("weights.bin"), testing::HasSubstr("neither a model folder nor"));
+  EXPECT_THAT(error("cut.gguf"), testing::StartsWith("'" + (folder / "cut.gguf").string() + "': truncated"));
+  EXPECT_THAT(error("folder.gguf"), testing::HasSubstr("a GGUF file is named itself: " + (folder / "folder.gguf/inner.gguf").string()));
+}
+
 TEST(GgufModelFiles, ASafetensorsFileStandsForItsFolder) {
   const auto folder = test::project_path("models/demo");
   const auto whole = Model::load(folder), single = Model::load(folder / "model.safetensors");

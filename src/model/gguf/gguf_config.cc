@@ -165,6 +165,8 @@ ConfigText llama_text(const ArchitectureKeys& keys, const GgufFacts&) {
   add_head_size(json, keys);
   const std::int64_t heads = keys.integer("attention.head_count", kSize);
   json.add("num_attention_heads", heads);
+  // Rotating a part of a head only is another architecture.
+  keys.require("rope.dimension_count", {}, keys.find_integer("attention.key_length", kHeadSize).value_or(keys.integer("embedding_length", kSize) / heads));
   json.add("num_key_value_heads", keys.find_integer("attention.head_count_kv", kSize).value_or(heads));
   json.add("intermediate_size", keys.integer("feed_forward_length", kSize));
   json.add("rope_theta", keys.find_number("rope.freq_base", {1, 1e12}).value_or(10000));
