@@ -128,7 +128,7 @@ int convert(const Options& options) {
   std::string text;
   if (options.eval_file) {  // whatever is wrong with it is told before hours of work
     text = read_input(*options.eval_file);
-    require_tokenizer(options.model, std::nullopt, ", which --eval needs");
+    scored_ids(options, require_tokenizer(options.model, std::nullopt, ", which --eval needs"), text);
   }
   print(report_text(options.to == "gguf" ? convert_to_gguf(options)
                                          : convert_with_progress(options)));

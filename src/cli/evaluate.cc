@@ -38,9 +38,10 @@ void score_window(Session& session, std::span<const std::int32_t> ids, const Int
   });
 }
 
-/// The ids to score, cut to --tokens.
-std::vector<std::int32_t> text_ids(const Options& options, const Tokenizer& tokenizer,
-                                   std::string_view text) {
+}  // namespace
+
+std::vector<std::int32_t> scored_ids(const Options& options, const Tokenizer& tokenizer,
+                                     std::string_view text) {
   std::vector<std::int32_t> ids = tokenizer.encode(text);
   if (options.tokens) {
     if (*options.tokens > static_cast<std::int64_t>(ids.size())) {
@@ -56,12 +57,10 @@ std::vector<std::int32_t> text_ids(const Options& options, const Tokenizer& toke
   return ids;
 }
 
-}  // namespace
-
 Evaluation evaluate(const Options& options, const std::string& tokenizer_of, std::string_view text) {
   const std::shared_ptr<const Model> model = load_model(options);
   const Tokenizer tokenizer = require_tokenizer(tokenizer_of, model->config().vocab_size, "");
-  const std::vector<std::int32_t> ids = text_ids(options, tokenizer, text);
+  const std::vector<std::int32_t> ids = scored_ids(options, tokenizer, text);
 
   Evaluation result;
   result.tokens = static_cast<std::int64_t>(ids.size());

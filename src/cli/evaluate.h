@@ -5,8 +5,10 @@
 #include <numbers>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cli/options.h"
+#include "palimpsest/tokenizer.h"
 
 namespace palimpsest::cli {
 
@@ -26,6 +28,10 @@ struct Evaluation {
            std::numbers::ln2;
   }
 };
+
+/// The ids of a text that are scored: cut to options.tokens. Throws Error{kInvalidRequest} for too short a text.
+std::vector<std::int32_t> scored_ids(const Options& options, const Tokenizer& tokenizer,
+                                     std::string_view text);
 
 /// Loads options.model and scores the text, cut up by the tokenizer of the model at `tokenizer` and
 /// to options.tokens, in windows of options.ctx_size tokens, each from an empty state; a progress bar on a terminal. Throws Error: kInvalidRequest

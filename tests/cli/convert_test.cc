@@ -55,6 +55,14 @@ TEST(ConvertCommand, PrintsErrorsOfEachRoleAndPerplexityBeforeAndAfter) {
   EXPECT_THAT(again.err, HasSubstr("--force"));
 }
 
+TEST(ConvertCommand, ATextThatCannotBeScoredIsToldBeforeAnythingIsWritten) {
+  const test::TempFolder folder;
+  const test::ChildResult result = convert({"-o", folder / "out", "--weights", "q8", "--eval", "/dev/null"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("the text has 0 token(s)"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
 TEST(ConvertCommand, WritesGgufFilesThatRunAndReplacesThemOnDemandOnly) {
   const test::TempFolder folder;
   const std::string out = folder / "demo.gguf";
