@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "base/error.h"
 #include "cli/io.h"
@@ -12,6 +13,8 @@
 namespace palimpsest::cli {
 namespace {
 
+constexpr std::int64_t kMiB = 1 << 20;
+
 /// Text that is read whole: its bytes and, at worst, an id of four bytes for each.
 std::int64_t input_bytes(const Options& options) {
   if (!options.file || *options.file == "-") return 0;
@@ -20,26 +23,33 @@ std::int64_t input_bytes(const Options& options) {
   return failed ? 0 : static_cast<std::int64_t>(size) * 6;
 }
 
-/// The context that a command will ask for; 0: what fits. Whatever is wrong with its flags the command says itself.
+/// The context that a command will ask for; 0: what fits. Whatever is wrong with its flags the
+/// command says itself.
 std::int64_t wanted_context(const Options& options, std::int64_t most) {
   switch (options.command) {
-    case Command::kEval: return std::min<std::int64_t>(options.ctx_size > 0 ? options.ctx_size : 4096, most);
+    case Command::kEval:
+      return std::min<std::int64_t>(options.ctx_size > 0 ? options.ctx_size : 4096, most);
     // The story is no longer than asked for, or as long as its three sentences; an answer follows.
-    case Command::kRecall: return std::min<std::int64_t>(std::max<std::int64_t>(options.tokens.value_or(4000), 240) + 16, most);
+    case Command::kRecall:
+      return std::min<std::int64_t>(std::max<std::int64_t>(options.tokens.value_or(4000), 240) + 16,
+                                    most);
     case Command::kLogits: {
       std::size_t longest = 1;
       if (options.ids) longest = parse_id_list(*options.ids).size();
       if (options.ids_file) {
-        for (const auto& ids : read_id_lists(*options.ids_file)) longest = std::max(longest, ids.size());
+        for (const auto& ids : read_id_lists(*options.ids_file))
+          longest = std::max(longest, ids.size());
       }
       return std::min(static_cast<std::int64_t>(longest), most);
     }
-    default: return options.ctx_size;
+    default:
+      return options.ctx_size;
   }
 }
 
 bool runs_a_model(Command command) {
-  return command == Command::kRun || command == Command::kRecall || command == Command::kLogits || command == Command::kEval;
+  return command == Command::kRun || command == Command::kRecall || command == Command::kLogits ||
+         command == Command::kEval;
 }
 
 }  // namespace
@@ -65,12 +75,21 @@ void keep_to_budget(Options& options) {
   if (!options.budget || !runs_a_model(options.command)) return;
   const std::int64_t budget = parse_size("--budget", *options.budget);
   const MeasuredOutline outlined = outline_model(options);
-  PlanRequest request{.session = session_options(options), .limit = budget, .process = outlined.process + input_bytes(options)};
-  request.session.context = wanted_context(options, outlined.model->config().max_position_embeddings);
+  PlanRequest request{.session = session_options(options),
+                      .limit = budget,
+                      .process = outlined.process + input_bytes(options)};
+  request.session.context =
+      wanted_context(options, outlined.model->config().max_position_embeddings);
   request.context_is_free = options.command == Command::kRun || options.command == Command::kEval;
   const ModelPlan plan = plan_model(*outlined.model, request);
   require_budget(*outlined.model, request, plan);
-  if (options.command == Command::kRun) options.ctx_size = plan.memory.context;
+  if (options.command != Command::kRun) return;
+  options.ctx_size = request.session.context = plan.memory.context;
+  if (options.cache_ram) return;
+  // Snapshots get what is left; a mebibyte of it stays, since the program's own part varies.
+  const std::int64_t left = plan.limit - plan.total() - kMiB;
+  const std::int64_t cache = std::min(left, default_cache_bytes(*outlined.model, request.session));
+  options.cache_ram = std::to_string(std::max<std::int64_t>(cache, 0) / kMiB);
 }
 
 }  // namespace palimpsest::cli

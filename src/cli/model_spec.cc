@@ -26,7 +26,10 @@ std::string resolve_model(const std::string& spec, bool outline_only) {
   std::fprintf(stderr, "%s; fetching %s from %s\n", cached.missing.c_str(),
                outline_only ? "what describes it" : "it", settings.endpoint.c_str());
   if (outline_only) {
-    return fetch_model(settings, *id, {.include = {"config.json", "*.safetensors.index.json", "tiktoken.model", "tokenizer.json"}}).folder.string();
+    return fetch_model(settings, *id,
+                       {.include = {"config.json", "*.safetensors.index.json", "tiktoken.model",
+                                    "tokenizer.json"}})
+        .folder.string();
   }
   fetch_model(settings, *id, {});
   cached = hub::find_cached_model(settings.cache, *id);

@@ -16,7 +16,8 @@
 namespace palimpsest::cli {
 namespace {
 
-/// The largest file of weights at a path, for the speed of the disk it lies on; empty when there is none.
+/// The largest file of weights at a path, for the speed of the disk it lies on; empty when there is
+/// none.
 std::filesystem::path largest_weight_file(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) return path;
   std::filesystem::path largest;
@@ -31,11 +32,14 @@ std::filesystem::path largest_weight_file(const std::filesystem::path& path) {
 
 void add_replays(PlanReport& report) {
   const std::int64_t context = report.plan.memory.context, count = report.plan.snapshots.count;
-  report.densest_bytes = static_cast<std::int64_t>(snapshot_positions(context, 1).size()) * report.plan.snapshots.bytes;
+  report.densest_bytes = static_cast<std::int64_t>(snapshot_positions(context, 1).size()) *
+                         report.plan.snapshots.bytes;
   report.spacing = spacing_for(context, count);
   for (std::int64_t following = 100; following < context; following *= 10) {
     const std::int64_t before = context - following;
-    report.replays.push_back({following, count == 0 ? before : std::min(before, replay_bound(following, report.spacing))});
+    report.replays.push_back(
+        {following,
+         count == 0 ? before : std::min(before, replay_bound(following, report.spacing))});
   }
 }
 
@@ -45,12 +49,16 @@ void add_speed(PlanReport& report, const Options& options) {
   const int threads = options.threads > 0 ? static_cast<int>(options.threads) : machine.cores;
   // Several times the last cache, so that it is memory that is measured.
   const std::int64_t buffer = std::clamp<std::int64_t>(4 * machine.l3_bytes, 64 << 20, 512 << 20);
-  if (buffer < machine.memory_available / 2) report.memory_bandwidth = measure_read_bandwidth(buffer, threads);
-  if (const auto file = largest_weight_file(options.model); !file.empty()) report.disk_bandwidth = measure_disk_bandwidth(file);
+  if (buffer < machine.memory_available / 2)
+    report.memory_bandwidth = measure_read_bandwidth(buffer, threads);
+  if (const auto file = largest_weight_file(options.model); !file.empty())
+    report.disk_bandwidth = measure_disk_bandwidth(file);
   const std::int64_t room = plan.limit - (plan.total() - plan.memory.weights);
-  report.speed = decode_speed(plan.decode, plan.stored_in(WeightKind::kRoutedExperts), room, report.memory_bandwidth, report.disk_bandwidth);
+  report.speed = decode_speed(plan.decode, plan.stored_in(WeightKind::kRoutedExperts), room,
+                              report.memory_bandwidth, report.disk_bandwidth);
   report.device = find_device(options.device);
-  if (report.device) report.on_device = device_speed(plan.decode, plan.memory.total(), *report.device);
+  if (report.device)
+    report.on_device = device_speed(plan.decode, plan.memory.total(), *report.device);
 }
 
 }  // namespace
@@ -58,10 +66,13 @@ void add_speed(PlanReport& report, const Options& options) {
 int plan(const Options& options) {
   if (options.svg) require_writable(*options.svg);
   const MeasuredOutline outlined = outline_model(options);
-  PlanReport report{.model = outlined.model, .request = {.session = session_options(options), .sequences = options.sequences, .process = outlined.process}};
-  report.request.session.cache_bytes = snapshot_bytes(options);
+  PlanReport report{.model = outlined.model,
+                    .request = {.session = session_options(options),
+                                .sequences = options.sequences,
+                                .process = outlined.process}};
   report.has_budget = options.budget.has_value();
-  report.request.limit = report.has_budget ? parse_size("--budget", *options.budget) : machine::available_memory() + outlined.process;
+  report.request.limit = report.has_budget ? parse_size("--budget", *options.budget)
+                                           : machine::available_memory() + outlined.process;
   report.plan = plan_model(*outlined.model, report.request);
   add_replays(report);
   add_speed(report, options);
@@ -72,7 +83,8 @@ int plan(const Options& options) {
     file.write(picture.data(), picture.size());
     file.commit();
   }
-  print(options.json ? to_json(report).dump(1) + "\n" : to_text(report, std::min(report::inspect_terminal(stdout).width, 100)));
+  print(options.json ? to_json(report).dump(1) + "\n"
+                     : to_text(report, std::min(report::inspect_terminal(stdout).width, 100)));
   return 0;
 }
 

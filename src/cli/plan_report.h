@@ -12,7 +12,8 @@
 
 namespace palimpsest::cli {
 
-/// An edit that `following` tokens follow: at most `at_most` of the tokens before it are computed again.
+/// An edit that `following` tokens follow: at most `at_most` of the tokens before it are computed
+/// again.
 struct Replay {
   std::int64_t following = 0, at_most = 0;
 };
@@ -24,8 +25,8 @@ struct PlanReport {
   ModelPlan plan;
   bool has_budget = false;
 
-  std::int64_t spacing = 1;         ///< of snapshots, in multiples of the densest
-  std::int64_t densest_bytes = 0;   ///< of the cache that holds the densest
+  std::int64_t spacing = 1;        ///< of snapshots, in multiples of the densest
+  std::int64_t densest_bytes = 0;  ///< of the cache that holds the densest
   std::vector<Replay> replays;
 
   double memory_bandwidth = 0, disk_bandwidth = 0;  ///< bytes a second; 0: not measured

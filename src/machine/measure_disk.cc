@@ -14,11 +14,13 @@ namespace palimpsest {
 namespace {
 
 constexpr std::int64_t kBlock = 1 << 20;
-constexpr int kReaders = 4;  // requests in flight: one alone leaves a solid-state disk idle between them
+constexpr int kReaders =
+    4;  // requests in flight: one alone leaves a solid-state disk idle between them
 constexpr double kSeconds = 0.25;
 
 struct Descriptor {
-  explicit Descriptor(const std::filesystem::path& path) : fd(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC)) {}
+  explicit Descriptor(const std::filesystem::path& path)
+      : fd(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC)) {}
   ~Descriptor() {
     if (fd >= 0) ::close(fd);
   }
@@ -42,8 +44,11 @@ double measure_disk_bandwidth(const std::filesystem::path& path) {
 
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  const auto seconds = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
-  // Every stride-th block in turn, with a stride that is prime to the number of blocks often enough: neighbours would be read ahead.
+  const auto seconds = [start] {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  // Every stride-th block in turn, with a stride that is prime to the number of blocks often
+  // enough: neighbours would be read ahead.
   const std::int64_t stride = std::max<std::int64_t>(1, blocks / 64) | 1;
   std::atomic<std::int64_t> next{0}, bytes{0};
   std::atomic<bool> broken{false};

@@ -68,7 +68,8 @@ enum class StoredForm { kAbsent, kDense, kMxfp4, kInt8 };
 StoredForm listed_form(const ListedNames& names, const WeightSpec& spec, const std::string& name) {
   if (may_be_quantised(spec) && names.has(name + "_packed")) return StoredForm::kMxfp4;
   if (!names.has(name)) return StoredForm::kAbsent;
-  return may_be_quantised(spec) && names.has(name + "_scale") ? StoredForm::kInt8 : StoredForm::kDense;
+  return may_be_quantised(spec) && names.has(name + "_scale") ? StoredForm::kInt8
+                                                              : StoredForm::kDense;
 }
 
 class Outline {
@@ -87,7 +88,8 @@ class Outline {
   void add(const WeightSpec& spec, const std::string& name, StoredForm form) {
     const auto [rows, cols] = quantised_shape(spec);
     switch (form) {
-      case StoredForm::kAbsent: return;
+      case StoredForm::kAbsent:
+        return;
       case StoredForm::kMxfp4:
         add(name + "_packed", DType::kU8, {rows, cols / 2});
         return add(name + "_scale", DType::kU8, {rows, cols / 32});
@@ -101,7 +103,9 @@ class Outline {
     }
   }
 
-  Checkpoint finish() { return value_or_throw(Checkpoint::outline(std::move(names_), std::move(entries_))); }
+  Checkpoint finish() {
+    return value_or_throw(Checkpoint::outline(std::move(names_), std::move(entries_)));
+  }
 
  private:
   std::deque<std::string> names_;
@@ -114,14 +118,16 @@ Checkpoint from_index(const ModelConfig& config, const formats::ShardIndex& inde
   for (const WeightSpec& spec : weight_spec(config)) {
     std::string name = weight_name(config, spec);
     StoredForm form = listed_form(listed, spec, name);
-    if (const std::string alias = form == StoredForm::kAbsent ? weight_alias(config, spec) : ""; !alias.empty()) {
+    if (const std::string alias = form == StoredForm::kAbsent ? weight_alias(config, spec) : "";
+        !alias.empty()) {
       name = alias;
       form = listed_form(listed, spec, name);
     }
     outline.add(spec, name, form);
     for (const char* suffix : {"", "_packed", "_scale"}) listed.use(name + suffix);
   }
-  listed.for_each_unused([&](std::string_view name) { outline.add(std::string(name), DType::kBF16, {0}); });
+  listed.for_each_unused(
+      [&](std::string_view name) { outline.add(std::string(name), DType::kBF16, {0}); });
   return outline.finish();
 }
 
@@ -130,7 +136,8 @@ Checkpoint from_config(const ModelConfig& config, const fs::path& folder) {
   const bool mxfp4 = promises_mxfp4_experts(root, root.find_object("text_config").value_or(root));
   Outline outline;
   for (const WeightSpec& spec : weight_spec(config)) {
-    outline.add(spec, weight_name(config, spec), mxfp4 && spec.expert >= 0 ? StoredForm::kMxfp4 : StoredForm::kDense);
+    outline.add(spec, weight_name(config, spec),
+                mxfp4 && spec.expert >= 0 ? StoredForm::kMxfp4 : StoredForm::kDense);
   }
   return outline.finish();
 }
@@ -144,9 +151,11 @@ WeightOrigin weight_origin(const fs::path& folder) {
       return !fs::exists(folder / name, failed);
     };
     const auto files = listed->index.files();
-    return std::any_of(files.begin(), files.end(), missing) ? WeightOrigin::kIndex : WeightOrigin::kFiles;
+    return std::any_of(files.begin(), files.end(), missing) ? WeightOrigin::kIndex
+                                                            : WeightOrigin::kFiles;
   }
-  return value_or_throw(Checkpoint::find_single_file(folder)).empty() ? WeightOrigin::kConfig : WeightOrigin::kFiles;
+  return value_or_throw(Checkpoint::find_single_file(folder)).empty() ? WeightOrigin::kConfig
+                                                                      : WeightOrigin::kFiles;
 }
 
 Checkpoint outline_checkpoint(const ModelConfig& config, const fs::path& folder) {

@@ -19,10 +19,13 @@ double AttentionComparison::reduction(std::int64_t tokens) const {
 
 AttentionComparison compare_with_attention(const ModelConfig& config, DType list_type) {
   const StateSpec spec = state_spec(config, list_type);
-  AttentionComparison comparison{.fixed = spec.bytes_per_sequence(), .per_token = spec.bytes_per_token()};
-  const auto list = std::find_if(spec.entries.begin(), spec.entries.end(), [](const StateEntry& e) { return e.kind == StateKind::kList; });
-  comparison.all_attention_per_token =
-      list != spec.entries.end() ? config.num_layers() * list->bytes() : kv_cache_bytes_per_token(config, list_type);
+  AttentionComparison comparison{.fixed = spec.bytes_per_sequence(),
+                                 .per_token = spec.bytes_per_token()};
+  const auto list = std::find_if(spec.entries.begin(), spec.entries.end(),
+                                 [](const StateEntry& e) { return e.kind == StateKind::kList; });
+  comparison.all_attention_per_token = list != spec.entries.end()
+                                           ? config.num_layers() * list->bytes()
+                                           : kv_cache_bytes_per_token(config, list_type);
   return comparison;
 }
 
@@ -31,7 +34,8 @@ AttentionComparison published_comparison(const ModelConfig& config, std::int64_t
   comparison.fixed = 0;
   for (const StateEntry& entry : state_spec(config).entries) {
     if (entry.kind == StateKind::kPage) comparison.fixed += entry.bytes();
-    if (entry.kind == StateKind::kConvTail) comparison.fixed += tail_rows * entry.shape.back() * dtype_size(DType::kBF16);
+    if (entry.kind == StateKind::kConvTail)
+      comparison.fixed += tail_rows * entry.shape.back() * dtype_size(DType::kBF16);
   }
   return comparison;
 }

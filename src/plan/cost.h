@@ -4,20 +4,24 @@
 
 namespace palimpsest {
 
-/// What a model must move and multiply, from its shapes: the floors that measured speeds are compared with.
+/// What a model must move and multiply, from its shapes: the floors that measured speeds are
+/// compared with.
 struct DecodeCost {
-  std::int64_t weights = 0;  ///< bytes of all matrices one token reads: everything but the embedding table and the experts not chosen
+  std::int64_t weights = 0;  ///< bytes of all matrices one token reads: everything but the
+                             ///< embedding table and the experts not chosen
   std::int64_t experts = 0;  ///< those of the chosen routed experts; part of weights
   std::int64_t states = 0;   ///< pages and tails, read and written
   std::int64_t lists = 0;    ///< cached rows read at the given context
   std::int64_t total() const { return weights + states + lists; }
 };
 
-/// Bytes that decoding one token of one sequence must touch after `context` tokens, with a list of `list_bytes` bytes an element.
+/// Bytes that decoding one token of one sequence must touch after `context` tokens, with a list of
+/// `list_bytes` bytes an element.
 DecodeCost decode_cost(const Model& model, std::int64_t context, std::int64_t list_bytes);
 
-/// Floating-point operations (a multiply-add counts two) of a prefill of `tokens` tokens from an empty state, logits of the last row only:
-/// matrix products, the recurrence at its minimum of 6 K V a token and head, causal attention with keys and values computed once.
+/// Floating-point operations (a multiply-add counts two) of a prefill of `tokens` tokens from an
+/// empty state, logits of the last row only: matrix products, the recurrence at its minimum of 6 K
+/// V a token and head, causal attention with keys and values computed once.
 double prefill_flops(const ModelConfig& config, std::int64_t tokens);
 
 }  // namespace palimpsest

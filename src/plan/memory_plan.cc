@@ -13,34 +13,45 @@ constexpr std::int64_t kMiB = 1 << 20;
 // Tiles and packed panels of one thread inside kernels: bounded by cache sizes, not by the model.
 constexpr std::int64_t kThreadScratch = 4 * kMiB;
 
-std::int64_t resolve_context(const ModelConfig& config, const MemoryPlan& fixed, std::int64_t available) {
+std::int64_t resolve_context(const ModelConfig& config, const MemoryPlan& fixed,
+                             std::int64_t available) {
   const std::int64_t most = config.max_position_embeddings;
   if (fixed.list_per_token == 0) return most;
-  const std::int64_t left = std::max<std::int64_t>(available - fixed.total(), 0) / 2 / fixed.sequences;
+  const std::int64_t left =
+      std::max<std::int64_t>(available - fixed.total(), 0) / 2 / fixed.sequences;
   // At least a page of conversation, even if the plan then says that it does not fit.
   return std::clamp(left / fixed.list_per_token, std::min<std::int64_t>(most, 4096), most);
 }
 
 void check_options(const SessionOptions& options, std::int64_t sequences, std::int64_t most) {
-  if (sequences < 1 || sequences > 4096) throw make_error(ErrorCode::kUsage, "sequences must be between 1 and 4096, not {}", sequences);
+  if (sequences < 1 || sequences > 4096)
+    throw make_error(ErrorCode::kUsage, "sequences must be between 1 and 4096, not {}", sequences);
   if (options.ubatch < 1 || options.ubatch > 65536) {
-    throw make_error(ErrorCode::kUsage, "ubatch must be between 1 and 65536, not {}", options.ubatch);
+    throw make_error(ErrorCode::kUsage, "ubatch must be between 1 and 65536, not {}",
+                     options.ubatch);
   }
   if (options.threads < 0 || options.threads > 1024) {
-    throw make_error(ErrorCode::kUsage, "threads must be between 0 (one a core) and 1024, not {}", options.threads);
+    throw make_error(ErrorCode::kUsage, "threads must be between 0 (one a core) and 1024, not {}",
+                     options.threads);
   }
   if (options.context < 0 || options.context > most) {
-    throw make_error(ErrorCode::kUsage, "a context of {} tokens is outside what this model was made for (1 to {})", options.context, most);
+    throw make_error(ErrorCode::kUsage,
+                     "a context of {} tokens is outside what this model was made for (1 to {})",
+                     options.context, most);
   }
   if (options.cache_bytes < 0 || options.cache_disk_bytes < 0) {
-    throw make_error(ErrorCode::kUsage, "a cache of {} bytes cannot be", std::min(options.cache_bytes, options.cache_disk_bytes));
+    throw make_error(ErrorCode::kUsage, "a cache of {} bytes cannot be",
+                     std::min(options.cache_bytes, options.cache_disk_bytes));
   }
   if (options.cache_type != DType::kBF16 && options.cache_type != DType::kF32) {
-    throw make_error(ErrorCode::kUsage, "the cache type must be f32 or bf16, not {}", dtype_name(options.cache_type));
+    throw make_error(ErrorCode::kUsage, "the cache type must be f32 or bf16, not {}",
+                     dtype_name(options.cache_type));
   }
 }
 
-std::string gigabytes(std::int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+std::string gigabytes(std::int64_t bytes) {
+  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
 
 }  // namespace
 
@@ -49,30 +60,41 @@ std::int64_t score_rows(const ModelConfig& config, std::int64_t ubatch) {
 }
 
 StatePoolOptions pool_options(const ModelConfig& config, const MemoryPlan& plan) {
-  return {.slots = plan.sequences, .tokens = plan.sequences * plan.context, .max_length = plan.context, .vocab_size = config.vocab_size, .cache_bytes = plan.cache};
+  return {.slots = plan.sequences,
+          .tokens = plan.sequences * plan.context,
+          .max_length = plan.context,
+          .vocab_size = config.vocab_size,
+          .cache_bytes = plan.cache};
 }
 
-std::int64_t largest_context(const ModelConfig& config, const MemoryPlan& plan, std::int64_t available) {
-  const std::int64_t left = available - (plan.total() - plan.lists), most = config.max_position_embeddings;
+std::int64_t largest_context(const ModelConfig& config, const MemoryPlan& plan,
+                             std::int64_t available) {
+  const std::int64_t left = available - (plan.total() - plan.lists),
+                     most = config.max_position_embeddings;
   if (left < 0 || plan.list_per_token == 0) return left < 0 ? 0 : most;
-  const std::int64_t block = StatePoolOptions{}.block_tokens, blocks = left / (block * plan.list_per_token);
+  const std::int64_t block = StatePoolOptions{}.block_tokens,
+                     blocks = left / (block * plan.list_per_token);
   // Every sequence but one may need a block more than its share: its last one is partly filled.
   const std::int64_t tokens = (blocks - (plan.sequences - 1)) / plan.sequences * block;
   return std::clamp<std::int64_t>(tokens, 0, most);
 }
 
-MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::int64_t available, std::int64_t sequences) {
+MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::int64_t available,
+                       std::int64_t sequences) {
   const ModelConfig& config = model.config();
   check_options(options, sequences, config.max_position_embeddings);
   const StateSpec spec = state_spec(config, options.cache_type);
   MemoryPlan plan;
   plan.sequences = sequences;
-  plan.weights = model.file_bytes() - model.unused_bytes() + model.owned_bytes() + model.vector_bytes();
+  plan.weights =
+      model.file_bytes() - model.unused_bytes() + model.owned_bytes() + model.vector_bytes();
   plan.pages = sequences * spec.bytes_per_sequence();
   plan.logits = sequences * config.vocab_size * dtype_size(DType::kF32);
   plan.list_per_token = spec.bytes_per_token();
   const int threads = options.threads > 0 ? options.threads : base::ThreadPool::default_size();
-  plan.workspace = forward_workspace_bytes(model, options.ubatch, sequences, score_rows(config, options.ubatch)) + threads * kThreadScratch;
+  plan.workspace = forward_workspace_bytes(model, options.ubatch, sequences,
+                                           score_rows(config, options.ubatch)) +
+                   threads * kThreadScratch;
   plan.cache = options.cache_bytes;
   plan.context = options.context > 0 ? options.context : resolve_context(config, plan, available);
   StatePoolOptions pool = pool_options(config, plan);
@@ -84,9 +106,11 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
 void require_memory(const MemoryPlan& plan, std::int64_t available) {
   if (plan.total() <= available) return;
   throw make_error(ErrorCode::kOutOfMemory,
-                   "not enough memory: {} needed (weights {}, pages {}, cache of {} tokens {}, workspace {}, snapshots {}), {} available. "
+                   "not enough memory: {} needed (weights {}, pages {}, cache of {} tokens {}, "
+                   "workspace {}, snapshots {}), {} available. "
                    "A smaller context (-c) or ubatch (-ub) needs less",
-                   gigabytes(plan.total()), gigabytes(plan.weights), gigabytes(plan.pages + plan.logits), plan.context, gigabytes(plan.lists),
+                   gigabytes(plan.total()), gigabytes(plan.weights),
+                   gigabytes(plan.pages + plan.logits), plan.context, gigabytes(plan.lists),
                    gigabytes(plan.workspace), gigabytes(plan.cache), gigabytes(available));
 }
 

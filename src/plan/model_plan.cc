@@ -28,8 +28,10 @@ static_assert(std::size(kKinds) == kWeightKinds);
 WeightKind kind_of(WeightRole role) {
   switch (role) {
     case WeightRole::kEmbedTokens:
-    case WeightRole::kPositions: return WeightKind::kEmbedding;
-    case WeightRole::kLmHead: return WeightKind::kHead;
+    case WeightRole::kPositions:
+      return WeightKind::kEmbedding;
+    case WeightRole::kLmHead:
+      return WeightKind::kHead;
     case WeightRole::kFinalNorm:
     case WeightRole::kFinalNormBias:
     case WeightRole::kOutputResNorm:
@@ -45,42 +47,55 @@ WeightKind kind_of(WeightRole role) {
     case WeightRole::kMlpUpBias:
     case WeightRole::kMlpDownBias:
     case WeightRole::kRouterBias:
-    case WeightRole::kLatentNorm: return WeightKind::kVectors;
+    case WeightRole::kLatentNorm:
+      return WeightKind::kVectors;
     case WeightRole::kRouter:
     case WeightRole::kLatentDown:
-    case WeightRole::kLatentUp: return WeightKind::kRouters;
+    case WeightRole::kLatentUp:
+      return WeightKind::kRouters;
     case WeightRole::kMlpGate:
     case WeightRole::kMlpUp:
     case WeightRole::kMlpDown:
     case WeightRole::kSharedGate:
     case WeightRole::kSharedUp:
     case WeightRole::kSharedDown:
-    case WeightRole::kSharedExpertGate: return WeightKind::kMlps;
+    case WeightRole::kSharedExpertGate:
+      return WeightKind::kMlps;
     case WeightRole::kExpertGate:
     case WeightRole::kExpertUp:
-    case WeightRole::kExpertDown: return WeightKind::kRoutedExperts;
-    default: return WeightKind::kMixers;  // with their own norms, taps and biases
+    case WeightRole::kExpertDown:
+      return WeightKind::kRoutedExperts;
+    default:
+      return WeightKind::kMixers;  // with their own norms, taps and biases
   }
 }
 
 std::int64_t tail_bytes(const StateSpec& spec) {
   std::int64_t sum = 0;
-  for (const StateEntry& entry : spec.entries) sum += entry.kind == StateKind::kConvTail ? entry.bytes() : 0;
+  for (const StateEntry& entry : spec.entries)
+    sum += entry.kind == StateKind::kConvTail ? entry.bytes() : 0;
   return sum;
 }
 
-SnapshotPlan plan_snapshots(const StateSpec& spec, const ModelConfig& config, const MemoryPlan& memory) {
-  const std::int64_t fixed = spec.bytes_per_sequence() + config.vocab_size * dtype_size(DType::kF32);
+SnapshotPlan plan_snapshots(const StateSpec& spec, const ModelConfig& config,
+                            const MemoryPlan& memory) {
+  const std::int64_t fixed =
+      spec.bytes_per_sequence() + config.vocab_size * dtype_size(DType::kF32);
   // Snapshots lie in whole blocks of list rows (state/state_pool.h).
-  const std::int64_t unit = memory.list_per_token > 0 ? memory.list_per_token * StatePoolOptions{}.block_tokens : fixed;
+  const std::int64_t unit =
+      memory.list_per_token > 0 ? memory.list_per_token * StatePoolOptions{}.block_tokens : fixed;
   const std::int64_t bytes = (fixed + unit - 1) / unit * unit;
   return {bytes, memory.cache / bytes};
 }
 
 }  // namespace
 
-std::string_view weight_kind_name(WeightKind kind) { return kKinds[static_cast<std::size_t>(kind)].name; }
-std::string_view weight_kind_key(WeightKind kind) { return kKinds[static_cast<std::size_t>(kind)].key; }
+std::string_view weight_kind_name(WeightKind kind) {
+  return kKinds[static_cast<std::size_t>(kind)].name;
+}
+std::string_view weight_kind_key(WeightKind kind) {
+  return kKinds[static_cast<std::size_t>(kind)].key;
+}
 
 ModelPlan plan_model(const Model& model, const PlanRequest& request) {
   const ModelConfig& config = model.config();
@@ -93,10 +108,12 @@ ModelPlan plan_model(const Model& model, const PlanRequest& request) {
   plan.limit = request.limit;
 
   for (std::size_t role = 0; role < model.role_bytes().size(); ++role) {
-    plan.stored[static_cast<std::size_t>(kind_of(static_cast<WeightRole>(role)))] += model.role_bytes()[role];
+    plan.stored[static_cast<std::size_t>(kind_of(static_cast<WeightRole>(role)))] +=
+        model.role_bytes()[role];
   }
   plan.copies = model.owned_bytes() + model.vector_bytes();
-  plan.headers = plan.memory.weights - plan.copies - std::accumulate(plan.stored.begin(), plan.stored.end(), std::int64_t{0});
+  plan.headers = plan.memory.weights - plan.copies -
+                 std::accumulate(plan.stored.begin(), plan.stored.end(), std::int64_t{0});
   plan.tails = request.sequences * tail_bytes(spec);
   plan.snapshots = plan_snapshots(spec, config, plan.memory);
 

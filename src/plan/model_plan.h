@@ -11,7 +11,16 @@
 namespace palimpsest {
 
 /// What weights are for, as a plan counts them.
-enum class WeightKind : std::uint8_t { kRoutedExperts, kRouters, kMixers, kMlps, kEmbedding, kHead, kVectors, kCount };
+enum class WeightKind : std::uint8_t {
+  kRoutedExperts,
+  kRouters,
+  kMixers,
+  kMlps,
+  kEmbedding,
+  kHead,
+  kVectors,
+  kCount
+};
 inline constexpr std::size_t kWeightKinds = static_cast<std::size_t>(WeightKind::kCount);
 /// "routed experts", for people.
 std::string_view weight_kind_name(WeightKind kind);
@@ -21,41 +30,46 @@ std::string_view weight_kind_key(WeightKind kind);
 struct PlanRequest {
   SessionOptions session;
   std::int64_t sequences = 1;
-  std::int64_t limit = 0;    ///< bytes the process may take
-  std::int64_t process = 0;  ///< bytes the process takes beside what is planned: program, libraries, tables of tensors
+  std::int64_t limit = 0;  ///< bytes the process may take
+  std::int64_t process =
+      0;  ///< bytes the process takes beside what is planned: program, libraries, tables of tensors
   bool context_is_free = true;  ///< whether a shorter context can be asked for (-c)
 };
 
 /// Snapshots for the reuse of prefixes.
 struct SnapshotPlan {
-  std::int64_t bytes = 0;  ///< of one: pages, tails and logits; list rows are shared with the sequence
+  std::int64_t bytes =
+      0;  ///< of one: pages, tails and logits; list rows are shared with the sequence
   std::int64_t count = 0;  ///< that the cache holds
 };
 
 /// What running a model takes.
 struct ModelPlan {
   std::array<std::int64_t, kWeightKinds> stored = {};  ///< bytes in the files by WeightKind
-  std::int64_t headers = 0;                            ///< what else the files hold that is mapped: headers, padding
-  std::int64_t copies = 0;                             ///< of weights computed with in another form than stored
-  MemoryPlan memory;                                   ///< its weights are the three above
-  std::int64_t tails = 0;                              ///< part of memory.pages
+  std::int64_t headers = 0;  ///< what else the files hold that is mapped: headers, padding
+  std::int64_t copies = 0;   ///< of weights computed with in another form than stored
+  MemoryPlan memory;         ///< its weights are the three above
+  std::int64_t tails = 0;    ///< part of memory.pages
   SnapshotPlan snapshots;
   std::int64_t process = 0, limit = 0;
-  std::int64_t longest = 0;            ///< longest context that fits for each sequence, 0: none
-  std::int64_t longest_from_disk = 0;  ///< the same when weights stay on disk and are read again as they are needed
-  DecodeCost decode;                   ///< of one token of one sequence at the end of the context
-  AttentionComparison comparison;      ///< of one sequence
+  std::int64_t longest = 0;  ///< longest context that fits for each sequence, 0: none
+  std::int64_t longest_from_disk =
+      0;              ///< the same when weights stay on disk and are read again as they are needed
+  DecodeCost decode;  ///< of one token of one sequence at the end of the context
+  AttentionComparison comparison;  ///< of one sequence
 
   std::int64_t total() const { return memory.total() + process; }
   bool fits() const { return total() <= limit; }
   std::int64_t stored_in(WeightKind kind) const { return stored[static_cast<std::size_t>(kind)]; }
 };
 
-/// Of a loaded model or an outline; allocates nothing that is large. Throws Error{kUsage} for options out of range.
+/// Of a loaded model or an outline; allocates nothing that is large. Throws Error{kUsage} for
+/// options out of range.
 ModelPlan plan_model(const Model& model, const PlanRequest& request);
 
-/// Throws Error{kOutOfMemory} when the plan does not fit request.limit, with the parts and up to three changes that would make it fit, the smallest
-/// first: each is computed, and sufficient alone.
+/// Throws Error{kOutOfMemory} when the plan does not fit request.limit, with the parts and up to
+/// three changes that would make it fit, the smallest first: each is computed, and sufficient
+/// alone.
 void require_budget(const Model& model, const PlanRequest& request, const ModelPlan& plan);
 
 }  // namespace palimpsest

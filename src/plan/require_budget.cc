@@ -16,7 +16,8 @@ namespace palimpsest {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
-// What the program itself takes differs a little from run to run; advice that is followed should hold.
+// What the program itself takes differs a little from run to run; advice that is followed should
+// hold.
 constexpr std::int64_t kMargin = kMiB;
 
 std::string mebibytes(std::int64_t bytes) {
@@ -30,11 +31,14 @@ struct Change {
   std::string text;
 };
 
-double share_given_up(std::int64_t from, std::int64_t to) { return 1 - static_cast<double>(to) / static_cast<double>(from); }
+double share_given_up(std::int64_t from, std::int64_t to) {
+  return 1 - static_cast<double>(to) / static_cast<double>(from);
+}
 
 class Changes {
  public:
-  Changes(const Model& model, const PlanRequest& request, const ModelPlan& plan) : model_(model), request_(request), plan_(plan) {}
+  Changes(const Model& model, const PlanRequest& request, const ModelPlan& plan)
+      : model_(model), request_(request), plan_(plan) {}
 
   std::vector<Change> find() {
     if (request_.context_is_free) context();
@@ -42,7 +46,8 @@ class Changes {
     threads();
     cache_type();
     snapshots();
-    std::stable_sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) { return a.given_up < b.given_up; });
+    std::stable_sort(changes_.begin(), changes_.end(),
+                     [](const Change& a, const Change& b) { return a.given_up < b.given_up; });
     if (changes_.empty()) everything();
     if (changes_.size() > 2) changes_.resize(2);
     const std::int64_t whole = (plan_.total() + kMargin + kMiB - 1) / kMiB;
@@ -60,14 +65,16 @@ class Changes {
   bool fits(const MemoryPlan& memory) const { return memory.total() <= available(); }
   std::int64_t available() const { return request_.limit - request_.process - kMargin; }
   void add(double given_up, std::string text, const MemoryPlan& memory) {
-    changes_.push_back({given_up, fmt::format("{} ({} in all)", text, mebibytes(memory.total() + request_.process))});
+    changes_.push_back({given_up, fmt::format("{} ({} in all)", text,
+                                              mebibytes(memory.total() + request_.process))});
   }
 
   void context() {
     SessionOptions options = request_.session;
     options.context = largest_context(model_.config(), plan_.memory, available());
     if (options.context == 0 || options.context >= plan_.memory.context) return;
-    add(share_given_up(plan_.memory.context, options.context), fmt::format("-c {}", options.context), with(options));
+    add(share_given_up(plan_.memory.context, options.context),
+        fmt::format("-c {}", options.context), with(options));
   }
 
   void ubatch() {
@@ -75,7 +82,8 @@ class Changes {
     while (options.ubatch > 1) {
       options.ubatch /= 2;
       if (const MemoryPlan memory = with(options); fits(memory)) {
-        return add(share_given_up(request_.session.ubatch, options.ubatch), fmt::format("-ub {}", options.ubatch), memory);
+        return add(share_given_up(request_.session.ubatch, options.ubatch),
+                   fmt::format("-ub {}", options.ubatch), memory);
       }
     }
   }
@@ -85,7 +93,8 @@ class Changes {
     const int asked = options.threads > 0 ? options.threads : base::ThreadPool::default_size();
     for (options.threads = asked / 2; options.threads >= 1; options.threads /= 2) {
       if (const MemoryPlan memory = with(options); fits(memory)) {
-        return add(share_given_up(asked, options.threads), fmt::format("-t {}", options.threads), memory);
+        return add(share_given_up(asked, options.threads), fmt::format("-t {}", options.threads),
+                   memory);
       }
     }
   }
@@ -94,7 +103,8 @@ class Changes {
     SessionOptions options = request_.session;
     if (options.cache_type != DType::kF32) return;
     options.cache_type = DType::kBF16;
-    if (const MemoryPlan memory = with(options); fits(memory)) add(0.5, "--cache-type bf16", memory);
+    if (const MemoryPlan memory = with(options); fits(memory))
+      add(0.5, "--cache-type bf16", memory);
   }
 
   void snapshots() {
@@ -102,8 +112,8 @@ class Changes {
     const std::int64_t over = plan_.memory.total() - available();
     if (options.cache_bytes < over) return;
     options.cache_bytes = (options.cache_bytes - over) / kMiB * kMiB;
-    add(share_given_up(request_.session.cache_bytes, options.cache_bytes), fmt::format("--cache-ram {}", options.cache_bytes / kMiB),
-        with(options));
+    add(share_given_up(request_.session.cache_bytes, options.cache_bytes),
+        fmt::format("--cache-ram {}", options.cache_bytes / kMiB), with(options));
   }
 
   /// Where no single change is enough: the longest context over the smallest of everything else.
@@ -114,10 +124,14 @@ class Changes {
     options.threads = 1;
     for (const std::int64_t rows : {64, 16, 1}) {
       options.ubatch = std::min<std::int64_t>(options.ubatch, rows);
-      options.context = std::min(largest_context(model_.config(), with(options), available()), plan_.memory.context);
-      if (options.context == 0 || (options.context < plan_.memory.context && !request_.context_is_free)) continue;
+      options.context = std::min(largest_context(model_.config(), with(options), available()),
+                                 plan_.memory.context);
+      if (options.context == 0 ||
+          (options.context < plan_.memory.context && !request_.context_is_free))
+        continue;
       std::string text = fmt::format("-ub {} -t 1", options.ubatch);
-      if (options.context < plan_.memory.context) text = fmt::format("-c {} {}", options.context, text);
+      if (options.context < plan_.memory.context)
+        text = fmt::format("-c {} {}", options.context, text);
       if (request_.session.cache_type == DType::kF32) text += " --cache-type bf16";
       if (request_.session.cache_bytes > 0) text += " --cache-ram 0";
       return add(1, text + " together", with(options));
@@ -138,10 +152,13 @@ void require_budget(const Model& model, const PlanRequest& request, const ModelP
   std::vector<std::string> texts;
   for (const Change& change : Changes(model, request, plan).find()) texts.push_back(change.text);
   throw make_error(ErrorCode::kOutOfMemory,
-                   "a budget of {} does not hold {}: weights {}, pages {}, lists of {} tokens {}, workspace of {} rows {}, snapshots {}, the program "
+                   "a budget of {} does not hold {}: weights {}, pages {}, lists of {} tokens {}, "
+                   "workspace of {} rows {}, snapshots {}, the program "
                    "itself {}. What would fit: {}",
-                   mebibytes(plan.limit), mebibytes(plan.total()), mebibytes(m.weights), mebibytes(m.pages + m.logits), m.context, mebibytes(m.lists),
-                   request.session.ubatch, mebibytes(m.workspace), mebibytes(m.cache), mebibytes(plan.process), fmt::join(texts, "; or "));
+                   mebibytes(plan.limit), mebibytes(plan.total()), mebibytes(m.weights),
+                   mebibytes(m.pages + m.logits), m.context, mebibytes(m.lists),
+                   request.session.ubatch, mebibytes(m.workspace), mebibytes(m.cache),
+                   mebibytes(plan.process), fmt::join(texts, "; or "));
 }
 
 }  // namespace palimpsest

@@ -13,11 +13,14 @@ constexpr DeviceData kDevices[] = {
     {"rtx4090", 24'000'000'000, 1.008e12},  // GeForce RTX 4090
 };
 
-double as_double(std::int64_t n) { return static_cast<double>(n); }
+double as_double(std::int64_t n) {
+  return static_cast<double>(n);
+}
 
 }  // namespace
 
-std::optional<SpeedEstimate> decode_speed(const DecodeCost& cost, std::int64_t all_experts, std::int64_t room, double memory, double disk) {
+std::optional<SpeedEstimate> decode_speed(const DecodeCost& cost, std::int64_t all_experts,
+                                          std::int64_t room, double memory, double disk) {
   SpeedEstimate estimate;
   const std::int64_t always = cost.weights - cost.experts;
   if (room < always) {
@@ -27,15 +30,19 @@ std::optional<SpeedEstimate> decode_speed(const DecodeCost& cost, std::int64_t a
     estimate.from_disk = static_cast<std::int64_t>(as_double(cost.experts) * (1 - held));
   }
   if (memory <= 0 || (estimate.from_disk > 0 && disk <= 0)) return std::nullopt;
-  const double seconds = as_double(cost.total()) / memory + (estimate.from_disk > 0 ? as_double(estimate.from_disk) / disk : 0);
+  const double seconds = as_double(cost.total()) / memory +
+                         (estimate.from_disk > 0 ? as_double(estimate.from_disk) / disk : 0);
   estimate.tokens_per_second = 1 / seconds;
   return estimate;
 }
 
-std::span<const DeviceData> known_devices() { return kDevices; }
+std::span<const DeviceData> known_devices() {
+  return kDevices;
+}
 
 const DeviceData* find_device(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kDevices), std::end(kDevices), [&](const DeviceData& d) { return d.name == name; });
+  const auto* found = std::find_if(std::begin(kDevices), std::end(kDevices),
+                                   [&](const DeviceData& d) { return d.name == name; });
   return found == std::end(kDevices) ? nullptr : found;
 }
 

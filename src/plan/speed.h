@@ -11,14 +11,16 @@ namespace palimpsest {
 
 /// Decode speed of one sequence when nothing but moving bytes takes time: an upper bound.
 struct SpeedEstimate {
-  std::int64_t from_disk = 0;   ///< bytes a token reads from disk, on average
+  std::int64_t from_disk = 0;  ///< bytes a token reads from disk, on average
   double tokens_per_second = 0;
 };
 
-/// Weights that do not fit into `room` bytes of memory are read from disk again for every token: of the routed experts (`all_experts` bytes, all
-/// equally likely) the share that does not fit, of everything else all that is beyond. `memory` and `disk` in bytes a second; reads of the two
-/// do not overlap. Nothing where disk reads are needed and `disk` is 0.
-std::optional<SpeedEstimate> decode_speed(const DecodeCost& cost, std::int64_t all_experts, std::int64_t room, double memory, double disk);
+/// Weights that do not fit into `room` bytes of memory are read from disk again for every token: of
+/// the routed experts (`all_experts` bytes, all equally likely) the share that does not fit, of
+/// everything else all that is beyond. `memory` and `disk` in bytes a second; reads of the two do
+/// not overlap. Nothing where disk reads are needed and `disk` is 0.
+std::optional<SpeedEstimate> decode_speed(const DecodeCost& cost, std::int64_t all_experts,
+                                          std::int64_t room, double memory, double disk);
 
 /// A device by its data sheet.
 struct DeviceData {

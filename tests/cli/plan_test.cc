@@ -26,10 +26,16 @@ using testing::IsEmpty;
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-ChildResult palimpsest(const std::vector<std::string>& arguments) { return test::run_child(PALIMPSEST_BINARY, arguments); }
+ChildResult palimpsest(const std::vector<std::string>& arguments) {
+  return test::run_child(PALIMPSEST_BINARY, arguments);
+}
 
-std::string demo() { return test::project_path("models/demo").string(); }
-std::string filler() { return test::project_path("models/demo/filler.txt").string(); }
+std::string demo() {
+  return test::project_path("models/demo").string();
+}
+std::string filler() {
+  return test::project_path("models/demo/filler.txt").string();
+}
 
 json plan_of(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"plan", "--json", "-m"});
@@ -51,24 +57,30 @@ bool is_sanitized() {
 // ---- plan ----
 
 TEST(Plan, JsonAddsUpAndIsWhatTheModelHas) {
-  const json plan = plan_of({demo(), "-c", "1000", "-np", "2", "-ub", "64", "-t", "1", "--cache-ram", "16"});
+  const json plan =
+      plan_of({demo(), "-c", "1000", "-np", "2", "-ub", "64", "-t", "1", "--cache-ram", "16"});
   EXPECT_EQ(plan["sizes_from"], "files");
   EXPECT_EQ(plan["context"], 1000);
   EXPECT_EQ(plan["sequences"], 2);
   const json& memory = plan["memory"];
   std::int64_t sum = 0;
-  for (const char* part : {"weights", "pages", "tails", "lists", "logits", "workspace", "snapshots", "process"}) sum += memory[part].get<std::int64_t>();
+  for (const char* part :
+       {"weights", "pages", "tails", "lists", "logits", "workspace", "snapshots", "process"})
+    sum += memory[part].get<std::int64_t>();
   EXPECT_EQ(memory["total"], sum);
-  EXPECT_EQ(memory["pages"], 2 * 6 * 3 * 128 * 128 * 4);  // two sequences, six layers of three heads
+  EXPECT_EQ(memory["pages"],
+            2 * 6 * 3 * 128 * 128 * 4);  // two sequences, six layers of three heads
   EXPECT_EQ(memory["tails"], 2 * 6 * 3 * 3 * 384 * 4);
   EXPECT_EQ(memory["list_per_token"], 2 * 320 * 2);
   EXPECT_EQ(memory["snapshots"], 16 * kMiB);
   sum = 0;
-  for (const auto& [name, bytes] : plan["weights"].items()) sum += name == "total" ? 0 : bytes.get<std::int64_t>();
+  for (const auto& [name, bytes] : plan["weights"].items())
+    sum += name == "total" ? 0 : bytes.get<std::int64_t>();
   EXPECT_EQ(plan["weights"]["total"], sum);
   EXPECT_EQ(plan["weights"]["total"], memory["weights"]);
   EXPECT_EQ(plan["comparison"]["attention_per_token"], 8 * 320 * 2);
-  EXPECT_EQ(plan["snapshots"]["count"], 16 * kMiB / plan["snapshots"]["bytes_each"].get<std::int64_t>());
+  EXPECT_EQ(plan["snapshots"]["count"],
+            16 * kMiB / plan["snapshots"]["bytes_each"].get<std::int64_t>());
   EXPECT_GT(plan["speed"]["tokens_per_second"], 0.0);
 }
 
@@ -78,12 +90,15 @@ TEST(Plan, ABudgetDecidesWhatFits) {
   EXPECT_EQ(roomy["limit"], (json{{"bytes", 1 << 30}, {"is_budget", true}}));
   const std::int64_t longest = roomy["longest_context"];
   EXPECT_GT(longest, 500'000);
-  EXPECT_FALSE(plan_of({demo(), "-c", std::to_string(longest + 10'000), "-t", "1", "--budget", "1GiB"})["fits"]);
+  EXPECT_FALSE(plan_of(
+      {demo(), "-c", std::to_string(longest + 10'000), "-t", "1", "--budget", "1GiB"})["fits"]);
   EXPECT_FALSE(plan_of({demo(), "-c", "4096", "--budget", "40MiB"})["fits"]);
 }
 
 TEST(Plan, SnapshotsShortenTheReplay) {
-  const auto replay = [](const std::string& cache) { return plan_of({demo(), "-c", "100000", "--cache-ram", cache})["snapshots"]["replay"]; };
+  const auto replay = [](const std::string& cache) {
+    return plan_of({demo(), "-c", "100000", "--cache-ram", cache})["snapshots"]["replay"];
+  };
   const json none = replay("0"), few = replay("8"), many = replay("1GiB");
   EXPECT_EQ(none[0], (json{{"following", 100}, {"at_most", 99'900}}));
   EXPECT_EQ(many[0], (json{{"following", 100}, {"at_most", 64}}));
@@ -94,9 +109,12 @@ TEST(Plan, SnapshotsShortenTheReplay) {
 
 TEST(Plan, OfKimiK3WithoutItsWeights) {
   const test::TempFolder folder;
-  std::filesystem::copy_file(test::project_path("tests/data/kimi_k3_config.json"), folder.path() / "config.json");
-  const std::string path = folder.path().string(), picture = (folder.path() / "memory.svg").string();
-  const json plan = plan_of({path, "-c", "1048576", "--budget", "2TiB", "--device", "h200", "--svg", picture});
+  std::filesystem::copy_file(test::project_path("tests/data/kimi_k3_config.json"),
+                             folder.path() / "config.json");
+  const std::string path = folder.path().string(),
+                    picture = (folder.path() / "memory.svg").string();
+  const json plan =
+      plan_of({path, "-c", "1048576", "--budget", "2TiB", "--device", "h200", "--svg", picture});
   EXPECT_EQ(plan["sizes_from"], "config");
   EXPECT_EQ(plan["weights"]["routed_experts"], 1'446'456'066'048);
   EXPECT_EQ(plan["memory"]["pages"], 69LL * 6 * kMiB);
@@ -107,18 +125,24 @@ TEST(Plan, OfKimiK3WithoutItsWeights) {
   EXPECT_GE(plan["speed"]["device"]["count"], 11);
   std::ifstream file(picture);
   const std::string svg{std::istreambuf_iterator<char>(file), {}};
-  EXPECT_THAT(svg, AllOf(testing::StartsWith("<svg"), HasSubstr("every layer attends"), HasSubstr("</svg>")));
+  EXPECT_THAT(svg, AllOf(testing::StartsWith("<svg"), HasSubstr("every layer attends"),
+                         HasSubstr("</svg>")));
 
   const ChildResult text = palimpsest({"plan", "-m", path, "-c", "1048576"});
-  EXPECT_THAT(text.out, AllOf(HasSubstr("No weights are here"), HasSubstr("routed experts"), HasSubstr("73.8% less"), HasSubstr("It does not fit")));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("No weights are here"), HasSubstr("routed experts"),
+                              HasSubstr("73.8% less"), HasSubstr("It does not fit")));
 }
 
 TEST(Plan, ReadsHeadersOnly) {
   if (is_sanitized()) GTEST_SKIP() << "sanitizers multiply the memory of a process";
   const test::TempFolder folder;
   // 212 MiB of weights in 600 experts.
-  synthetic::write_checkpoint(folder.path(), synthetic::config_json({.hidden_size = 512, .num_experts = 200, .experts_per_token = 4, .expert_intermediate_size = 512,
-                                                                     .latent_size = 512}));
+  synthetic::write_checkpoint(folder.path(),
+                              synthetic::config_json({.hidden_size = 512,
+                                                      .num_experts = 200,
+                                                      .experts_per_token = 4,
+                                                      .expert_intermediate_size = 512,
+                                                      .latent_size = 512}));
   const json plan = plan_of({folder.path().string()});
   EXPECT_GT(plan["memory"]["weights"], 200 * kMiB);
   EXPECT_LT(plan["memory"]["process"], 40 * kMiB);
@@ -137,7 +161,9 @@ TEST(Plan, WrongSizesAreRefused) {
 
 /// The number behind "--budget " in a refusal.
 std::int64_t advised_mebibytes(const std::string& text) {
-  const std::size_t at = text.find("or --budget ") != std::string::npos ? text.find("or --budget ") + 12 : text.find("fit: --budget ") + 14;
+  const std::size_t at = text.find("or --budget ") != std::string::npos
+                             ? text.find("or --budget ") + 12
+                             : text.find("fit: --budget ") + 14;
   return std::stoll(text.substr(at));
 }
 
@@ -148,7 +174,8 @@ void expect_kept(std::vector<std::string> arguments) {
   const ChildResult refused = palimpsest(arguments);
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.out, IsEmpty());
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("a budget of 20.0 MiB does not hold"), HasSubstr("What would fit: ")));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("a budget of 20.0 MiB does not hold"),
+                                 HasSubstr("What would fit: ")));
   const std::int64_t advised = advised_mebibytes(refused.err);
   ASSERT_GT(advised, 20);
 
@@ -157,31 +184,41 @@ void expect_kept(std::vector<std::string> arguments) {
   EXPECT_EQ(kept.exit_code, 0) << kept.err;
   const std::int64_t budget = advised * kMiB, slack = std::max(budget * 3 / 100, 16 * kMiB);
   EXPECT_LE(kept.peak_rss, budget + slack) << "budget " << advised << " MiB";
-  testing::Test::RecordProperty("peak", std::to_string(kept.peak_rss / kMiB) + " of " + std::to_string(advised));
+  testing::Test::RecordProperty(
+      "peak", std::to_string(kept.peak_rss / kMiB) + " of " + std::to_string(advised));
 }
 
 TEST(Budget, IsKeptOnTheDemoModel) {
   if (is_sanitized()) GTEST_SKIP() << "sanitizers multiply the memory of a process";
   const test::TempFolder folder;
-  expect_kept({"run", "-m", demo(), "--raw", "-f", filler(), "-n", "20", "--temp", "0", "-c", "8192", "-ub", "256"});
-  expect_kept({"run", "-m", demo(), "--raw", "-p", "It was", "-n", "20", "--temp", "0", "--cache-type", "f32"});
+  expect_kept({"run", "-m", demo(), "--raw", "-f", filler(), "-n", "20", "--temp", "0", "-c",
+               "8192", "-ub", "256"});
+  expect_kept({"run", "-m", demo(), "--raw", "-p", "It was", "-n", "20", "--temp", "0",
+               "--cache-type", "f32"});
   expect_kept({"recall", "-m", demo(), "--tokens", "6000"});
   expect_kept({"eval", "-m", demo(), "-f", filler(), "-t", "2"});
-  expect_kept({"logits", "-m", demo(), "--ids", "1,2,3,4,5,6,7,8", "-o", (folder.path() / "out.safetensors").string()});
+  expect_kept({"logits", "-m", demo(), "--ids", "1,2,3,4,5,6,7,8", "-o",
+               (folder.path() / "out.safetensors").string()});
 }
 
 TEST(Budget, IsKeptWhereExpertsAreMostOfTheModel) {
   if (is_sanitized()) GTEST_SKIP() << "sanitizers multiply the memory of a process";
   const test::TempFolder folder;
-  synthetic::write_checkpoint(folder.path(), synthetic::config_json({.hidden_size = 512, .num_experts = 200, .experts_per_token = 4, .expert_intermediate_size = 512,
-                                                                     .latent_size = 512}));
+  synthetic::write_checkpoint(folder.path(),
+                              synthetic::config_json({.hidden_size = 512,
+                                                      .num_experts = 200,
+                                                      .experts_per_token = 4,
+                                                      .expert_intermediate_size = 512,
+                                                      .latent_size = 512}));
   std::string ids = "1";
   for (int i = 1; i < 2000; ++i) ids += "," + std::to_string(i * 31 % 256);
-  expect_kept({"run", "-m", folder.path().string(), "--ids", ids, "--print-ids", "-n", "10", "--temp", "0", "-c", "4096"});
+  expect_kept({"run", "-m", folder.path().string(), "--ids", ids, "--print-ids", "-n", "10",
+               "--temp", "0", "-c", "4096"});
 }
 
 TEST(Budget, AdviceHolds) {
-  const std::vector<std::string> run = {"run", "-m", demo(), "--raw", "-p", "It was", "-n", "4", "--temp", "0", "-t", "1"};
+  const std::vector<std::string> run = {"run", "-m", demo(),   "--raw", "-p", "It was",
+                                        "-n",  "4",  "--temp", "0",     "-t", "1"};
   const auto with = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = run;
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -190,19 +227,23 @@ TEST(Budget, AdviceHolds) {
   // 244 MiB of lists beside 70 MiB of everything else.
   const ChildResult refused = with({"-c", "200000", "--budget", "200MiB"});
   ASSERT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("lists of 200000 tokens"), HasSubstr("What would fit: -c "), HasSubstr("or --budget ")));
-  const std::string context = std::to_string(std::stoll(refused.err.substr(refused.err.find("fit: -c ") + 8)));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("lists of 200000 tokens"),
+                                 HasSubstr("What would fit: -c "), HasSubstr("or --budget ")));
+  const std::string context =
+      std::to_string(std::stoll(refused.err.substr(refused.err.find("fit: -c ") + 8)));
   EXPECT_EQ(with({"-c", context, "--budget", "200MiB"}).exit_code, 0) << context;
   // Large passes: a smaller ubatch is among what would fit.
   const ChildResult large = with({"-c", "4096", "-ub", "8192", "--budget", "150MiB"});
   ASSERT_EQ(large.exit_code, 1);
   ASSERT_THAT(large.err, HasSubstr("-ub "));
-  const std::string ubatch = std::to_string(std::stoll(large.err.substr(large.err.find("-ub ") + 4)));
+  const std::string ubatch =
+      std::to_string(std::stoll(large.err.substr(large.err.find("-ub ") + 4)));
   EXPECT_EQ(with({"-c", "4096", "-ub", ubatch, "--budget", "150MiB"}).exit_code, 0) << ubatch;
 }
 
 TEST(Budget, WithoutAContextTakesWhatFits) {
-  const ChildResult result = palimpsest({"run", "-m", demo(), "--raw", "-p", "It was", "-n", "4", "--temp", "0", "--budget", "120MiB"});
+  const ChildResult result = palimpsest({"run", "-m", demo(), "--raw", "-p", "It was", "-n", "4",
+                                         "--temp", "0", "--budget", "120MiB"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 

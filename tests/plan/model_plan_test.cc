@@ -26,19 +26,27 @@ using testing::HasSubstr;
 
 constexpr std::int64_t kTokens = 1 << 20;
 
-void write(const std::filesystem::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 
 /// The names of the vision tower's 168 tensors (27 blocks of six, and six around them).
 std::vector<std::string> vision_names() {
-  std::vector<std::string> names = {"vision_tower.patch_embed.proj.weight", "vision_tower.patch_embed.pos_emb.weight", "vision_tower.encoder.final_layernorm.weight",
-                                    "mm_projector.proj.0.weight", "mm_projector.proj.2.weight", "mm_projector.post_norm.weight"};
+  std::vector<std::string> names = {"vision_tower.patch_embed.proj.weight",
+                                    "vision_tower.patch_embed.pos_emb.weight",
+                                    "vision_tower.encoder.final_layernorm.weight",
+                                    "mm_projector.proj.0.weight",
+                                    "mm_projector.proj.2.weight",
+                                    "mm_projector.post_norm.weight"};
   for (int block = 0; block < 27; ++block) {
-    for (const char* leaf : {"norm0", "norm1", "wqkv", "wo", "mlp.fc0", "mlp.fc1"}) names.push_back(fmt::format("vision_tower.encoder.blocks.{}.{}.weight", block, leaf));
+    for (const char* leaf : {"norm0", "norm1", "wqkv", "wo", "mlp.fc0", "mlp.fc1"})
+      names.push_back(fmt::format("vision_tower.encoder.blocks.{}.{}.weight", block, leaf));
   }
   return names;
 }
 
-/// A folder with Kimi K3's config.json and an index of all its tensors, but no shard. Returns how many names the index has.
+/// A folder with Kimi K3's config.json and an index of all its tensors, but no shard. Returns how
+/// many names the index has.
 std::size_t write_k3_outline(const std::filesystem::path& folder, const std::string& without = "") {
   write(folder / "config.json", test::kimi_k3_config());
   const ModelConfig config = load_model_config(folder.string());
@@ -55,31 +63,41 @@ std::size_t write_k3_outline(const std::filesystem::path& folder, const std::str
   }
   std::string index = R"({"metadata": {}, "weight_map": {)";
   for (std::size_t i = 0; i < names.size(); ++i) {
-    index += fmt::format("{}\"{}\": \"model-{:05}-of-000096.safetensors\"", i > 0 ? ", " : "", names[i], i * 96 / names.size() + 1);
+    index += fmt::format("{}\"{}\": \"model-{:05}-of-000096.safetensors\"", i > 0 ? ", " : "",
+                         names[i], i * 96 / names.size() + 1);
   }
   write(folder / "model.safetensors.index.json", index + "}}");
   return names.size();
 }
 
-PlanRequest request(std::int64_t context, std::int64_t limit = std::int64_t{1} << 50) { return {.session = {.threads = 1, .context = context}, .limit = limit}; }
+PlanRequest request(std::int64_t context, std::int64_t limit = std::int64_t{1} << 50) {
+  return {.session = {.threads = 1, .context = context}, .limit = limit};
+}
 
 TEST(PublishedFigures, KimiK3) {
   const ModelConfig config = parse_model_config(test::kimi_k3_config());
   for (const StateEntry& entry : state_spec(config).entries) {
-    if (entry.kind == StateKind::kPage) { EXPECT_EQ(entry.bytes(), 6 << 20); }
+    if (entry.kind == StateKind::kPage) {
+      EXPECT_EQ(entry.bytes(), 6 << 20);
+    }
   }
   // With BF16 tails, as published: 0.454 GB with four conv taps, 0.449 with three.
-  EXPECT_EQ(fmt::format("{:.3f}", static_cast<double>(published_comparison(config, 4).fixed) / 1e9), "0.454");
-  EXPECT_EQ(fmt::format("{:.3f}", static_cast<double>(published_comparison(config, 3).fixed) / 1e9), "0.449");
+  EXPECT_EQ(fmt::format("{:.3f}", static_cast<double>(published_comparison(config, 4).fixed) / 1e9),
+            "0.454");
+  EXPECT_EQ(fmt::format("{:.3f}", static_cast<double>(published_comparison(config, 3).fixed) / 1e9),
+            "0.449");
   const AttentionComparison published = published_comparison(config, 4);
   EXPECT_EQ(published.per_token, 24 * 576 * 2);
   EXPECT_EQ(published.all_attention_per_token, 93 * 576 * 2);
   EXPECT_EQ(fmt::format("{:.1f}", static_cast<double>(published.bytes(kTokens)) / 1e9), "29.4");
-  EXPECT_EQ(fmt::format("{:.1f}", static_cast<double>(published.all_attention_bytes(kTokens)) / 1e9), "112.3");
+  EXPECT_EQ(
+      fmt::format("{:.1f}", static_cast<double>(published.all_attention_bytes(kTokens)) / 1e9),
+      "112.3");
   EXPECT_EQ(fmt::format("{:.0f}", 100 * published.reduction(kTokens)), "74");
   EXPECT_EQ(fmt::format("{:.1f}", static_cast<double>(published.crossover().value()) / 1e3), "5.7");
 
-  // Here the tails are F32: 69 layers of 3 rows of 3 x 12288 channels. llama.cpp's users measured about 467 MB with such tails.
+  // Here the tails are F32: 69 layers of 3 rows of 3 x 12288 channels. llama.cpp's users measured
+  // about 467 MB with such tails.
   const AttentionComparison ours = compare_with_attention(config);
   EXPECT_EQ(ours.fixed, 69 * ((std::int64_t{6} << 20) + 3 * 3 * 12288 * 4));
   EXPECT_LT(ours.fixed, 467'000'000);
@@ -101,16 +119,20 @@ TEST(Comparison, CrossoverIsTheFirstLengthThatTakesLess) {
   EXPECT_LT(c.bytes(at), c.all_attention_bytes(at));
   EXPECT_GE(c.bytes(at - 1), c.all_attention_bytes(at - 1));
   EXPECT_LT(c.reduction(at / 2), 0);
-  EXPECT_FALSE((AttentionComparison{.fixed = 0, .per_token = 8, .all_attention_per_token = 8}.crossover()));
+  EXPECT_FALSE(
+      (AttentionComparison{.fixed = 0, .per_token = 8, .all_attention_per_token = 8}.crossover()));
 }
 
-/// The published sizes (spec, section 3.4): routed experts 1,446,456,066,048 bytes, the rest 113.49 GB, of which 108.79 GB without embedding and head.
+/// The published sizes (spec, section 3.4): routed experts 1,446,456,066,048 bytes, the rest 113.49
+/// GB, of which 108.79 GB without embedding and head.
 void expect_k3_sizes(const ModelPlan& plan) {
   EXPECT_EQ(plan.stored_in(WeightKind::kRoutedExperts), 1'446'456'066'048);
   EXPECT_EQ(plan.stored_in(WeightKind::kEmbedding), 163840LL * 7168 * 2);
   EXPECT_EQ(plan.stored_in(WeightKind::kHead), 163840LL * 7168 * 2);
   std::int64_t rest = 0;
-  for (const WeightKind kind : {WeightKind::kRouters, WeightKind::kMixers, WeightKind::kMlps, WeightKind::kVectors}) rest += plan.stored_in(kind);
+  for (const WeightKind kind :
+       {WeightKind::kRouters, WeightKind::kMixers, WeightKind::kMlps, WeightKind::kVectors})
+    rest += plan.stored_in(kind);
   EXPECT_NEAR(static_cast<double>(rest), 108.79e9, 0.05e9);
   EXPECT_EQ(plan.headers, 0);
   EXPECT_EQ(plan.memory.weights, 1'446'456'066'048 + rest + 2 * 163840LL * 7168 * 2 + plan.copies);
@@ -163,9 +185,11 @@ void expect_same_plan(const Model& outline, const Model& loaded) {
 TEST(Outline, SaysWhatLoadingSays) {
   for (const char* folder : {"models/demo", "tests/golden/kimi_k3_text"}) {
     SCOPED_TRACE(folder);
-    const auto outline = Model::outline(test::project_path(folder)), loaded = Model::load(test::project_path(folder));
+    const auto outline = Model::outline(test::project_path(folder)),
+               loaded = Model::load(test::project_path(folder));
     expect_same_plan(*outline, *loaded);
-    EXPECT_EQ(plan_model(*outline, request(1000)).memory.weights, plan_model(*loaded, request(1000)).memory.weights);
+    EXPECT_EQ(plan_model(*outline, request(1000)).memory.weights,
+              plan_model(*loaded, request(1000)).memory.weights);
     EXPECT_EQ(loaded->owned_bytes(), outline->owned_bytes());
   }
 }
@@ -179,17 +203,23 @@ TEST(Outline, SaysTheSameWhenTheShardsAreGone) {
   const auto outline = Model::outline(folder.path());
   EXPECT_EQ(outline->origin(), WeightOrigin::kIndex);
   expect_same_plan(*outline, *loaded);
-  EXPECT_EQ(whole.memory.weights - whole.headers, plan_model(*outline, request(1000)).memory.weights);
+  EXPECT_EQ(whole.memory.weights - whole.headers,
+            plan_model(*outline, request(1000)).memory.weights);
 }
 
 TEST(ModelPlan, PartsAddUp) {
   const auto model = Model::outline(test::project_path("models/demo"));
-  const ModelPlan plan = plan_model(*model, {.session = {.threads = 1, .context = 2000, .cache_bytes = 64 << 20}, .sequences = 3, .limit = 1 << 30, .process = 1 << 20});
+  const ModelPlan plan =
+      plan_model(*model, {.session = {.threads = 1, .context = 2000, .cache_bytes = 64 << 20},
+                          .sequences = 3,
+                          .limit = 1 << 30,
+                          .process = 1 << 20});
   std::int64_t stored = plan.headers + plan.copies;
   for (const std::int64_t bytes : plan.stored) stored += bytes;
   EXPECT_EQ(stored, plan.memory.weights);
   EXPECT_GE(plan.headers, 0);
-  EXPECT_EQ(plan.total(), plan.memory.weights + plan.memory.pages + plan.memory.logits + plan.memory.lists + plan.memory.workspace + (64 << 20) + (1 << 20));
+  EXPECT_EQ(plan.total(), plan.memory.weights + plan.memory.pages + plan.memory.logits +
+                              plan.memory.lists + plan.memory.workspace + (64 << 20) + (1 << 20));
   const StateSpec spec = state_spec(model->config());
   EXPECT_EQ(plan.memory.pages, 3 * spec.bytes_per_sequence());
   EXPECT_GE(plan.memory.lists, 3 * 2000 * spec.bytes_per_token());
@@ -200,7 +230,10 @@ TEST(ModelPlan, PartsAddUp) {
 TEST(ModelPlan, LongestContextFitsAndABlockMoreDoesNot) {
   const auto model = Model::outline(test::project_path("models/demo"));
   for (const std::int64_t sequences : {1, 3}) {
-    PlanRequest r = {.session = {.threads = 1, .context = 64}, .sequences = sequences, .limit = 200 << 20, .process = 10 << 20};
+    PlanRequest r = {.session = {.threads = 1, .context = 64},
+                     .sequences = sequences,
+                     .limit = 200 << 20,
+                     .process = 10 << 20};
     const std::int64_t longest = plan_model(*model, r).longest;
     ASSERT_GT(longest, 64);
     ASSERT_LT(longest, model->config().max_position_embeddings);
@@ -213,7 +246,13 @@ TEST(ModelPlan, LongestContextFitsAndABlockMoreDoesNot) {
 
 TEST(Budget, NamesChangesThatFit) {
   const auto model = Model::outline(test::project_path("models/demo"));
-  PlanRequest r = {.session = {.threads = 1, .context = 100'000, .ubatch = 2048, .cache_type = DType::kF32, .cache_bytes = 16 << 20}, .limit = 1, .process = 10 << 20};
+  PlanRequest r = {.session = {.threads = 1,
+                               .context = 100'000,
+                               .ubatch = 2048,
+                               .cache_type = DType::kF32,
+                               .cache_bytes = 16 << 20},
+                   .limit = 1,
+                   .process = 10 << 20};
   const std::int64_t total = plan_model(*model, r).total();
   r.limit = total - (12 << 20);
   try {
@@ -221,7 +260,8 @@ TEST(Budget, NamesChangesThatFit) {
     FAIL() << "a plan over the budget was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
-    EXPECT_THAT(error.text(), AllOf(HasSubstr("a budget of"), HasSubstr("-c "), HasSubstr("--budget ")));
+    EXPECT_THAT(error.text(),
+                AllOf(HasSubstr("a budget of"), HasSubstr("-c "), HasSubstr("--budget ")));
     const std::size_t at = error.text().find("-c ");
     r.session.context = std::stoll(error.text().substr(at + 3));
     EXPECT_TRUE(plan_model(*model, r).fits()) << error.text();
@@ -231,7 +271,8 @@ TEST(Budget, NamesChangesThatFit) {
 
 TEST(Budget, SmallerThanTheWeightsAsksForMore) {
   const auto model = Model::outline(test::project_path("models/demo"));
-  const PlanRequest r = {.session = {.threads = 1, .context = 4096}, .limit = 4 << 20, .process = 10 << 20};
+  const PlanRequest r = {
+      .session = {.threads = 1, .context = 4096}, .limit = 4 << 20, .process = 10 << 20};
   try {
     require_budget(*model, r, plan_model(*model, r));
     FAIL() << "a plan over the budget was accepted";
@@ -257,7 +298,8 @@ TEST(Speed, DiskReadsOnlyWhatDoesNotFit) {
 TEST(Speed, DevicesShareWhatOneCannotHold) {
   const DeviceData& h200 = *find_device("h200");
   EXPECT_EQ(device_speed({.weights = 1000}, 3 * h200.memory + 1, h200).count, 4);
-  EXPECT_DOUBLE_EQ(device_speed({.weights = 1000}, 1, h200).tokens_per_second, h200.bandwidth / 1000);
+  EXPECT_DOUBLE_EQ(device_speed({.weights = 1000}, 1, h200).tokens_per_second,
+                   h200.bandwidth / 1000);
   EXPECT_EQ(find_device("abacus"), nullptr);
 }
 
