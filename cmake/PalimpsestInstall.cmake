@@ -13,7 +13,8 @@ foreach(library IN LISTS folder_libraries)
   list(APPEND library_objects $<TARGET_OBJECTS:${library}>)
 endforeach()
 # What these objects need at link time; header-only dependencies leave nothing to link.
-set(library_dependencies fmt::fmt spdlog::spdlog simdjson::simdjson PkgConfig::HWY PkgConfig::PCRE2 Threads::Threads)
+set(library_dependencies fmt::fmt spdlog::spdlog simdjson::simdjson PkgConfig::HWY PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZSTD
+    PkgConfig::XXHASH Threads::Threads)
 
 add_library(palimpsest_static STATIC ${library_objects})
 add_library(palimpsest_shared SHARED ${library_objects})
