@@ -47,8 +47,8 @@ void add_speed(PlanReport& report, const Options& options) {
   const ModelPlan& plan = report.plan;
   const MachineInfo machine = probe_machine();
   const int threads = options.threads > 0 ? static_cast<int>(options.threads) : machine.cores;
-  // Several times the last cache, so that it is memory that is measured.
-  const std::int64_t buffer = std::clamp<std::int64_t>(4 * machine.l3_bytes, 64 << 20, 512 << 20);
+  // Larger than the last cache and read end to end: little of one pass is left for the next.
+  const std::int64_t buffer = std::clamp<std::int64_t>(2 * machine.l3_bytes, 64 << 20, 512 << 20);
   if (buffer < machine.memory_available / 2)
     report.memory_bandwidth = measure_read_bandwidth(buffer, threads);
   if (const auto file = largest_weight_file(options.model); !file.empty())

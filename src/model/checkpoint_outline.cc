@@ -124,7 +124,9 @@ Checkpoint from_index(const ModelConfig& config, const formats::ShardIndex& inde
       form = listed_form(listed, spec, name);
     }
     outline.add(spec, name, form);
-    for (const char* suffix : {"", "_packed", "_scale"}) listed.use(name + suffix);
+    if (form != StoredForm::kMxfp4) listed.use(name);
+    if (form == StoredForm::kMxfp4) listed.use(name + "_packed");
+    if (form == StoredForm::kMxfp4 || form == StoredForm::kInt8) listed.use(name + "_scale");
   }
   listed.for_each_unused(
       [&](std::string_view name) { outline.add(std::string(name), DType::kBF16, {0}); });
