@@ -15,6 +15,10 @@ namespace palimpsest {
 
 using TokenId = std::int32_t;
 
+namespace text {
+struct Vocabulary;
+}
+
 /// What a string may turn into.
 enum class EncodeMode {
   kText,     ///< ordinary text: the names of control tokens are letters like any others. For
@@ -52,6 +56,9 @@ class Tokenizer {
   /// or pre-tokenizer that this build does not know (named, with those it knows).
   static Tokenizer load(const std::filesystem::path& path,
                         std::optional<std::int64_t> expected_vocab_size = std::nullopt);
+  /// The same from memory. `vocabulary` is internal to the library (text/vocabulary.h). Errors:
+  /// kUnsupported for a pattern that this build cannot run.
+  static Tokenizer from_vocabulary(text::Vocabulary vocabulary);
   /// Whether there is a tokenizer where load() would look for one. Does not throw.
   static bool available(const std::filesystem::path& path);
 

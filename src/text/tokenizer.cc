@@ -163,6 +163,10 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path,
                           std::optional<std::int64_t> expected_vocab_size) {
   Vocabulary vocabulary = read_vocabulary(path);
   if (expected_vocab_size) fit_to_model(vocabulary, *expected_vocab_size);
+  return from_vocabulary(std::move(vocabulary));
+}
+
+Tokenizer Tokenizer::from_vocabulary(Vocabulary vocabulary) {
   const std::string file = vocabulary.file;
   try {
     return Tokenizer(std::make_shared<const Impl>(std::move(vocabulary)));

@@ -92,11 +92,9 @@ std::optional<std::int32_t> named_token(const TokenizerJson& json, const std::st
 
 }  // namespace
 
-Vocabulary read_tokenizer_json_folder(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "tokenizer.json";
-  const TokenizerJson json = value_or_throw(TokenizerJson::read(path));
+Vocabulary make_vocabulary(const TokenizerJson& json, std::string file) {
   Vocabulary out;
-  out.file = path.string();
+  out.file = std::move(file);
   out.added = json.added;
   add_tokens(json, out);
   add_decoded(json, out);
@@ -104,7 +102,13 @@ Vocabulary read_tokenizer_json_folder(const std::filesystem::path& folder) {
   out.normalizer = json.normalizer;
   out.pre_tokenizer = json.pre_tokenizer;
   out.strip_prefix = json.strip_prefix;
+  return out;
+}
 
+Vocabulary read_tokenizer_json_folder(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "tokenizer.json";
+  const TokenizerJson json = value_or_throw(TokenizerJson::read(path));
+  Vocabulary out = make_vocabulary(json, path.string());
   const TokenizerConfig config = read_tokenizer_configs(folder);
   out.bos = named_token(json, config.bos_token, "bos_token", config.file);
   out.eos = named_token(json, config.eos_token, "eos_token", config.file);

@@ -52,6 +52,8 @@ Vocabulary read_tiktoken_folder(const std::filesystem::path& folder);
 /// tokenizer.json in `folder`, with tokenizer_config.json and special_tokens_map.json where they
 /// exist.
 Vocabulary read_tokenizer_json_folder(const std::filesystem::path& folder);
+/// What a tokenizer.json alone says. `file` names it in errors.
+Vocabulary make_vocabulary(const formats::TokenizerJson& json, std::string file);
 /// The tokenizer.ggml keys of a GGUF file.
 Vocabulary read_gguf_vocabulary(const formats::GgufMetadata& metadata, const std::string& file);
 
