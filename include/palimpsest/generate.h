@@ -32,7 +32,7 @@ struct GenerateOptions {
   /// Null: never cancelled.
   const std::atomic<bool>* cancel = nullptr;
   std::function<void(std::int64_t done, std::int64_t total)>
-      on_prompt;                                  ///< prompt tokens computed so far
+      on_prompt;  ///< prompt tokens that the session holds so far; it may be saved here
   std::function<void(std::int32_t id)> on_token;  ///< every id as it is written, stop ids included
 };
 
@@ -40,21 +40,20 @@ struct GenerateResult {
   std::vector<std::int32_t> ids;  ///< what was written
   FinishReason finish = FinishReason::kStop;
   std::int64_t prompt_tokens = 0;  ///< the whole sequence before the answer
-  std::int64_t cached_tokens = 0;  ///< of these, in the session before the call
-  std::int64_t computed_tokens =
-      0;  ///< of these, computed by the call (fewer than the rest only when cancelled)
-  double prefill_seconds = 0;  ///< for computed_tokens
+  /// Of these (PromptCounts); they sum to prompt_tokens unless cancelled.
+  std::int64_t cached_tokens = 0, replayed_tokens = 0, computed_tokens = 0;
+  double prefill_seconds = 0;  ///< for replayed and computed tokens
   double decode_seconds = 0;   ///< from the first id written to the last
   /// Forward passes behind decode_seconds: the first id needs none beyond the prompt.
   std::int64_t decode_passes = 0;
 };
 
-/// Continues the session's sequence by `prompt`, then by sampled ids.
+/// Continues the sequence `held` by `prompt`, then by sampled ids.
 ///
-/// `held` are the ids that the session holds (session.length() of them, the caller's to keep beside
-/// the session). On return, also by exception, it is again what the session holds: prompt and
-/// answer without the last id, which was written but not computed. A prompt may be empty when the
-/// session holds something and its logits are still those of the last id.
+/// `held` is the caller's, and usually what the session holds; where it is not, the session is
+/// brought there (Session::resume). On return, also by exception, it is what the session holds:
+/// prompt and answer without the last id, which was written but not computed. A prompt may be empty
+/// when `held` is not.
 ///
 /// Throws Error{kUsage} for an empty sequence, Error{kInvalidRequest} for a prompt that does not fit into the context
 /// (both numbers), or ids outside the vocabulary, before anything is computed; Error{kNumeric} as

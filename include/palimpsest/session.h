@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "palimpsest/dtype.h"
@@ -39,6 +40,7 @@ struct SessionNote {
   std::vector<std::int32_t> pending;   ///< ids after the sequence that are written but not computed: the last one of an answer
   std::uint64_t sampler_seed = 0;      ///< the random numbers of the next answer are named by seed, sequence and position
   std::uint64_t sampler_sequence = 0;
+  std::string text;  ///< whatever its owner wants to find again: a chat's messages
 };
 
 /// Bytes a session takes, known before anything is allocated.

@@ -9,7 +9,10 @@ namespace palimpsest::cli {
 /// "tools". Errors name the file.
 std::vector<ToolDefinition> read_tools(const std::string& path);
 
-/// Puts --tools and --reasoning-effort, where given, over what the conversation says.
+/// Puts --tools, --reasoning-effort and --system, where given, over what the conversation says.
 void apply_chat_flags(const Options& options, Conversation& conversation);
+
+/// A chat as parse_chat reads it: messages, tools, and how much to think.
+std::string chat_json(const Conversation& conversation);
 
 }  // namespace palimpsest::cli

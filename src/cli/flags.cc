@@ -261,9 +261,35 @@ const std::vector<Flag> kFlags = {
     {.names = {"--cache-ram"},
      .value = "SIZE",
      .target = &Options::cache_ram,
-     .help = "memory for snapshots of earlier moments; a bare number counts MiB",
-     .default_text = "0",
-     .commands = {kPlan}},
+     .help = "memory for snapshots of earlier moments, so that a prompt that changes is not read "
+             "from its start; a bare number counts MiB; 0: none",
+     .default_text = "0; run, in chats and with --session or --cache-disk: room for 32",
+     .commands = {kRun, kPlan}},
+    {.names = {"--cache-disk"},
+     .value = "FOLDER",
+     .target = &Options::cache_disk,
+     .help = "keep snapshots that memory has no room for in FOLDER, while the program runs",
+     .commands = {kRun}},
+    {.names = {"--cache-disk-size"},
+     .value = "SIZE",
+     .target = &Options::cache_disk_size,
+     .help = "most bytes there; a bare number counts MiB",
+     .default_text = "16GiB",
+     .commands = {kRun}},
+    {.names = {"--session"},
+     .value = "FILE",
+     .target = &Options::session,
+     .help = "go on from FILE if it is there, and save to it after each answer: tokens, memories, "
+             "snapshots and seed; with --raw alone the text goes on where it ended",
+     .commands = {kRun}},
+    {.names = {"--save-every"},
+     .value = "SECONDS",
+     .target = &Options::save_every,
+     .help = "with --session, save as often while a long prompt is read; 0: after each pass",
+     .default_text = "30",
+     .min = 0,
+     .max = kInt32Max,
+     .commands = {kRun}},
     {.names = {"-np", "--parallel"},
      .value = "S",
      .target = &Options::sequences,
@@ -341,6 +367,9 @@ constexpr CommandInfo kCommandTable[] = {
      "the password of Alder House?\"\n"
      "palimpsest run -m models/demo                     # a chat; Ctrl-C stops an answer, Ctrl-D "
      "leaves\n"
+     "palimpsest run -m models/demo --session chat.session   # goes on where it was left\n"
+     "palimpsest run -m models/demo --session book.session --raw -f book.txt -n 100\n"
+     "palimpsest run -m models/demo --session book.session --raw -n 100   # goes on writing\n"
      "palimpsest run -m models/demo --ids 528,713,440 -n 16 --temp 0 --print-ids"},
     {kRecall, "recall",
      "tell the model a fact, overwrite it, and ask for it thousands of tokens later",

@@ -32,7 +32,9 @@ struct Options {
   std::optional<double> temperature, top_p, min_p, repeat_penalty;
   std::optional<std::int64_t> top_k;
   std::string cache_type = "bf16", device = "cpu";
-  std::optional<std::string> budget, cache_ram;
+  std::optional<std::string> budget, cache_ram, cache_disk, session;
+  std::string cache_disk_size = "16GiB";
+  std::int64_t save_every = 30;  ///< seconds
   std::int64_t sequences = 1;
   std::optional<std::string> reasoning_effort;
 

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/io.h"
+#include "cli/session_keeper.h"
 #include "cli/setup.h"
 #include "report/numbers.h"
 #include "report/progress.h"
@@ -19,6 +21,19 @@
 namespace palimpsest::cli {
 namespace {
 
+/// Whether snapshots are worth room that nobody asked for: where a prompt may change and come again.
+bool wants_snapshots(const Options& options) {
+  if (options.cache_ram || options.budget) return false;
+  const bool chats = !options.raw && !options.ids && !options.prompt && !options.file;
+  return chats || options.session || options.cache_disk;
+}
+
+SessionOptions session_options(const Options& options, const Model& model) {
+  SessionOptions session = session_options(options);
+  if (wants_snapshots(options)) session.cache_bytes = default_cache_bytes(model, session);
+  return session;
+}
+
 /// A model made ready to write.
 struct Writing {
   explicit Writing(const Options& options_in)
@@ -26,13 +41,21 @@ struct Writing {
         model(load_model(options)),
         tokenizer(find_tokenizer(options.model, model->config().vocab_size)),
         stops(stop_ids(*model, tokenizer)),
-        session(model, session_options(options)),
+        session(model, session_options(options, *model)),
+        keeper(options, session),
         sampler(sampling(), model->config().vocab_size) {}
 
   SamplingParams sampling() const {
     SamplingParams params = sampling_params(options);
     if (options.ignore_eos) params.banned = stops;
+    if (keeper.restored() && options.seed < 0) params.seed = keeper.note().sampler_seed;
     return params;
+  }
+  /// After an answer: `pending` are ids written behind what the session holds.
+  void save(std::vector<std::int32_t> pending, std::string text) {
+    keeper.save({.pending = std::move(pending),
+                 .sampler_seed = sampler.params().seed,
+                 .text = std::move(text)});
   }
   const Tokenizer& text_tokenizer() const {
     if (!tokenizer) {
@@ -48,6 +71,7 @@ struct Writing {
   std::optional<Tokenizer> tokenizer;
   std::vector<std::int32_t> stops;
   Session session;
+  SessionKeeper keeper;
   Sampler sampler;
 };
 
@@ -56,25 +80,28 @@ struct Progress {
   report::ProgressBar bar{
       {.title = "reading the prompt"}, stderr, report::inspect_terminal(stderr)};
 
-  GenerateOptions answer(const Writing& writing, const Interruptible& interrupt) {
+  GenerateOptions answer(Writing& writing, const Interruptible& interrupt) {
     GenerateOptions options;
     options.max_tokens = writing.options.predict;
     if (!writing.options.ignore_eos) options.stop_ids = writing.stops;
     options.cancel = &interrupt.flag();
-    options.on_prompt = [this](std::int64_t done, std::int64_t total) { bar.update(done, total); };
+    options.on_prompt = [this, &writing](std::int64_t done, std::int64_t total) {
+      bar.update(done, total);
+      writing.keeper.save_now_and_then();
+    };
     return options;
   }
 };
 
 void print_statistics(const Writing& writing, const GenerateResult& result) {
   const auto count = [](std::int64_t n) { return report::format_grouped(n); };
-  std::string text = fmt::format("prompt {} tokens", count(result.prompt_tokens));
-  if (result.cached_tokens > 0) {
-    text += fmt::format(": {} kept, {} new", count(result.cached_tokens),
-                        count(result.computed_tokens));
-  }
-  text += fmt::format(", {} tokens/s | answer {} tokens, {} tokens/s ({}) | {}",
-                      report::format_rate(result.computed_tokens, result.prefill_seconds),
+  const std::int64_t read = result.replayed_tokens + result.computed_tokens;
+  std::string text =
+      fmt::format("prompt {} tokens: {} cached, {} replayed, {} computed, {} tokens/s | answer {} "
+                  "tokens, {} tokens/s ({}) | {}",
+                      count(result.prompt_tokens), count(result.cached_tokens),
+                      count(result.replayed_tokens), count(result.computed_tokens),
+                      report::format_rate(read, result.prefill_seconds),
                       count(static_cast<std::int64_t>(result.ids.size())),
                       report::format_rate(result.decode_passes, result.decode_seconds),
                       finish_reason_name(result.finish), memory_text(writing.session));
@@ -87,8 +114,9 @@ int exit_code_of(const GenerateResult& result) {
   return result.finish == FinishReason::kCancelled ? kInterruptedExit : 0;
 }
 
-/// Continues ids without any format.
-int continue_ids(Writing& writing, const std::vector<std::int32_t>& prompt) {
+/// Continues `held` and `prompt` without any format.
+int continue_ids(Writing& writing, std::vector<std::int32_t> held,
+                 const std::vector<std::int32_t>& prompt) {
   if (!writing.options.print_ids) writing.text_tokenizer();
   AnswerWriter writer(writing.options, writing.tokenizer, writing.stops);
   Interruptible interrupt;
@@ -98,12 +126,21 @@ int continue_ids(Writing& writing, const std::vector<std::int32_t>& prompt) {
     progress.bar.finish();
     writer.token(id);
   };
-  std::vector<std::int32_t> held;
   const GenerateResult result = generate(writing.session, writing.sampler, held, prompt, options);
   progress.bar.finish();
   writer.finish(nullptr, false);
   print_statistics(writing, result);
+  if (result.ids.empty())
+    writing.save({}, "");
+  else
+    writing.save({result.ids.back()}, "");
   return exit_code_of(result);
+}
+
+/// Goes on where the text of --session ended.
+int continue_session(Writing& writing) {
+  const std::vector<std::int32_t> held(writing.session.ids().begin(), writing.session.ids().end());
+  return continue_ids(writing, held, writing.keeper.note().pending);
 }
 
 /// A text as the model saw texts: behind a beginning-of-sequence token where it wants one. Chat
@@ -131,7 +168,7 @@ class Chat {
       : writing_(writing),
         writer_(writing.options, writing.tokenizer, writing.stops),
         chat_(writing.session, writing.sampler, writing.text_tokenizer(), chat_format(writing),
-              start(writing.options)) {}
+              start(writing), writing.keeper.note().pending) {}
 
   int say(const std::string& text, bool end_line) {
     Interruptible interrupt;
@@ -151,6 +188,7 @@ class Chat {
           stderr);
     }
     print_statistics(writing_, turn.generated);
+    writing_.save(chat_.pending(), chat_json(chat_.conversation()));
     return exit_code_of(turn.generated);
   }
 
@@ -180,11 +218,11 @@ class Chat {
   }
 
  private:
-  static Conversation start(const Options& options) {
-    Conversation conversation;
-    apply_chat_flags(options, conversation);
-    if (options.system)
-      conversation.messages.push_back(ChatMessage::of(Role::kSystem, *options.system));
+  /// What was said before, if anything; flags change it.
+  static Conversation start(const Writing& writing) {
+    const std::string& before = writing.keeper.note().text;
+    Conversation conversation = before.empty() ? Conversation{} : parse_chat(before);
+    apply_chat_flags(writing.options, conversation);
     return conversation;
   }
 
@@ -203,9 +241,11 @@ void check_combination(const Options& options, bool has_text) {
                      "--system, --tools, --reasoning-effort and --show-thinking belong to chats, "
                      "not to --raw or --ids");
   }
-  if (options.raw && !options.ids && !has_text) {
+  if (options.raw && !options.ids && !has_text &&
+      !(options.session && std::filesystem::exists(*options.session))) {
     throw make_error(ErrorCode::kUsage,
-                     "--raw needs a prompt: -p TEXT or -f FILE (-: standard input)");
+                     "--raw needs a prompt: -p TEXT, -f FILE (-: standard input), or --session "
+                     "with a FILE that is there");
   }
 }
 
@@ -219,10 +259,12 @@ int run(const Options& options) {
   const std::vector<std::int32_t> ids =
       options.ids ? parse_id_list(*options.ids) : std::vector<std::int32_t>{};
   if (options.tools) read_tools(*options.tools);
+  SessionKeeper::check(options);
 
   Writing writing(options);
-  if (options.ids) return continue_ids(writing, ids);
-  if (options.raw) return continue_ids(writing, raw_ids(writing.text_tokenizer(), text));
+  if (options.ids) return continue_ids(writing, {}, ids);
+  if (options.raw && !has_text) return continue_session(writing);
+  if (options.raw) return continue_ids(writing, {}, raw_ids(writing.text_tokenizer(), text));
   Chat chat(writing);
   return has_text ? chat.say(text, false) : chat.converse();
 }

@@ -6,6 +6,9 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/budget.h"
+#include "cli/io.h"
+#include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "machine/memory.h"
 #include "report/numbers.h"
@@ -14,14 +17,10 @@
 namespace palimpsest::cli {
 namespace {
 
-bool is_gguf(const std::filesystem::path& path) {
-  return path.extension() == ".gguf";
-}
-
 /// A GGUF file has no place for one.
 formats::GenerationConfig generation_config(const std::string& path) {
-  return is_gguf(path) ? formats::GenerationConfig{}
-                       : formats::load_generation_config(model_folder(path));
+  return formats::is_gguf(path) ? formats::GenerationConfig{}
+                                : formats::load_generation_config(model_folder(path));
 }
 
 }  // namespace
@@ -58,14 +57,32 @@ SessionOptions session_options(const Options& options) {
   session.context = options.ctx_size;
   session.ubatch = options.ubatch;
   session.cache_type = options.cache_type == "f32" ? DType::kF32 : DType::kBF16;
+  session.cache_bytes = snapshot_bytes(options);
+  if (options.cache_disk) {
+    session.cache_disk = *options.cache_disk;
+    session.cache_disk_bytes = parse_size("--cache-disk-size", options.cache_disk_size, 1 << 20, true);
+  }
   return session;
+}
+
+std::int64_t default_cache_bytes(const Model& model, const SessionOptions& options) {
+  constexpr std::int64_t kSnapshots = 32, kBlock = 64;
+  const MemoryPlan plan = Session::plan(model, options);
+  const std::int64_t one = plan.pages + plan.logits + kBlock * plan.list_per_token;
+  const std::int64_t available = machine::available_memory();
+  std::int64_t most = available / 8;
+  if (options.context > 0) most = std::min(most, (available - plan.total()) / 2);
+  return std::clamp<std::int64_t>(most, 0, kSnapshots * one);
 }
 
 std::optional<Tokenizer> find_tokenizer(const std::string& path,
                                         std::optional<std::int64_t> vocab_size) {
-  const std::filesystem::path place =
-      is_gguf(path) ? std::filesystem::path(path) : model_folder(path);
-  if (!Tokenizer::available(place)) return std::nullopt;
+  const bool is_gguf = formats::is_gguf(path);
+  const std::filesystem::path place = is_gguf ? std::filesystem::path(path) : model_folder(path);
+  if (!Tokenizer::available(place)) {
+    if (is_gguf) value_or_throw(formats::Gguf::open(place));  // a damaged file is not one without
+    return std::nullopt;
+  }
   return Tokenizer::load(place, vocab_size);
 }
 

@@ -26,6 +26,11 @@ std::shared_ptr<const Model> load_model(const Options& options);
 
 SessionOptions session_options(const Options& options);
 
+/// Bytes for snapshots where --cache-ram does not say: room for 32 (more serve edits further back
+/// than people make), within an eighth of the memory that is available, and within half of what the
+/// session leaves when it has a context of its own choice.
+std::int64_t default_cache_bytes(const Model& model, const SessionOptions& options);
+
 /// The tokenizer of the model at `path`, a folder or a file: within a GGUF file, else in the folder.
 /// Nothing when there is none.
 std::optional<Tokenizer> find_tokenizer(const std::string& path,

@@ -23,15 +23,15 @@ std::vector<ChatSegment> without_prefix(std::span<const ChatSegment> segments, s
 }  // namespace
 
 ChatSession::ChatSession(Session& session, Sampler& sampler, Tokenizer tokenizer,
-                         std::shared_ptr<const ChatFormat> format, Conversation start)
+                         std::shared_ptr<const ChatFormat> format, Conversation start,
+                         std::vector<TokenId> pending)
     : session_(session),
       sampler_(sampler),
       tokenizer_(std::move(tokenizer)),
       format_(std::move(format)),
-      conversation_(std::move(start)) {
-  if (session_.length() != 0)
-    throw make_error(ErrorCode::kInternal, "a chat starts with an empty session");
-}
+      conversation_(std::move(start)),
+      held_(session.ids().begin(), session.ids().end()),
+      tail_(std::move(pending)) {}
 
 /// Whether the text of `known`, which begins with held_, begins the chat; then the ids that are
 /// still to be computed.
@@ -50,9 +50,16 @@ ChatSession::Prompt ChatSession::prompt() const {
   std::vector<TokenId> written = held_;
   written.insert(written.end(), tail_.begin(), tail_.end());
   Prompt prompt;
+  if (!tail_.empty() && extend(written, segments, prompt)) return prompt;
+  std::vector<TokenId> whole = encode(tokenizer_, segments);
+  // A prompt that was not read to its end goes on as it would have.
+  if (whole.size() > held_.size() && std::equal(held_.begin(), held_.end(), whole.begin())) {
+    prompt.ids.assign(whole.begin() + static_cast<std::ptrdiff_t>(held_.size()), whole.end());
+    return prompt;
+  }
   // Without the tail: an answer may end with an id that the format does not write itself.
-  if (extend(written, segments, prompt) || extend(held_, segments, prompt)) return prompt;
-  prompt.ids = encode(tokenizer_, segments);
+  if (extend(held_, segments, prompt)) return prompt;
+  prompt.ids = std::move(whole);
   prompt.recompute = true;
   return prompt;
 }
@@ -60,14 +67,13 @@ ChatSession::Prompt ChatSession::prompt() const {
 ChatTurn ChatSession::answer(const GenerateOptions& options, const OnEvent& on_event) {
   Prompt next = prompt();
   ChatTurn turn;
+  const bool held_another = next.recompute && !held_.empty();
   if (next.recompute) {
     if (static_cast<std::int64_t>(next.ids.size()) > session_.context()) {
       throw make_error(ErrorCode::kInvalidRequest,
                        "the prompt has {} tokens, but the context holds {}", next.ids.size(),
                        session_.context());
     }
-    turn.recomputed = !held_.empty();
-    session_.reset();
     held_.clear();
   }
   tail_.clear();
@@ -89,6 +95,7 @@ ChatTurn ChatSession::answer(const GenerateOptions& options, const OnEvent& on_e
   turn.generated = generate(session_, sampler_, held_, next.ids, parsing);
   parser->finish(events);
   deliver();
+  turn.recomputed = held_another && turn.generated.cached_tokens == 0;
   if (!turn.generated.ids.empty()) tail_.assign(1, turn.generated.ids.back());
   return turn;
 }

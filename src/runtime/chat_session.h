@@ -15,10 +15,10 @@ namespace palimpsest {
 
 /// What one turn of a chat came to.
 struct ChatTurn {
-  GenerateResult generated;  ///< cached_tokens: what the session still held of earlier turns
+  GenerateResult generated;
   ParsedMessage message;
   /// The session held something else than the beginning of this prompt. A page cannot be cut back
-  /// to what they share, so all of the prompt was computed anew.
+  /// to what they share, and there was no snapshot, so all of the prompt was computed anew.
   bool recomputed = false;
 };
 
@@ -35,15 +35,19 @@ class ChatSession {
  public:
   using OnEvent = std::function<void(const ChatEvent&)>;
 
-  /// `start`: system message, tools and options; may hold earlier turns. The session must be empty.
+  /// `start`: system message, tools and options; may hold earlier turns. The session may hold what
+  /// was read and written of those, and `pending` what was written after that (SessionNote).
   ChatSession(Session& session, Sampler& sampler, Tokenizer tokenizer,
-              std::shared_ptr<const ChatFormat> format, Conversation start);
+              std::shared_ptr<const ChatFormat> format, Conversation start,
+              std::vector<TokenId> pending = {});
 
   /// Adds a user's message and writes the answer. Errors as generate(); then the message is not
   /// part of the chat, and the next turn starts from what the session holds.
   ChatTurn say(std::string_view text, const GenerateOptions& options, const OnEvent& on_event = {});
 
   const Conversation& conversation() const { return conversation_; }
+  /// Ids behind what the session holds: the last one of an answer, or nothing.
+  const std::vector<TokenId>& pending() const { return tail_; }
 
  private:
   struct Prompt {

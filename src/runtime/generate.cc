@@ -16,13 +16,8 @@ double seconds_since(Clock::time_point start) {
 
 void check_prompt(const Session& session, std::span<const std::int32_t> held,
                   std::span<const std::int32_t> prompt) {
-  const auto length = static_cast<std::int64_t>(held.size());
-  if (length != session.length()) {
-    throw make_error(ErrorCode::kInternal, "the session holds {} tokens, its caller knows of {}",
-                     session.length(), length);
-  }
   if (held.empty() && prompt.empty()) throw make_error(ErrorCode::kUsage, "the prompt is empty");
-  const std::int64_t wanted = length + static_cast<std::int64_t>(prompt.size());
+  const auto wanted = static_cast<std::int64_t>(held.size() + prompt.size());
   if (wanted > session.context()) {
     throw make_error(ErrorCode::kInvalidRequest,
                      "the prompt has {} tokens, but the context holds {}", wanted,
@@ -30,18 +25,34 @@ void check_prompt(const Session& session, std::span<const std::int32_t> held,
   }
 }
 
-/// Appends ids to the session and to `held`. A failed pass may have emptied the session: `held`
+/// Appends an id to the session and to `held`. A failed pass may have emptied the session: `held`
 /// follows.
-void append(Session& session, std::vector<std::int32_t>& held, std::span<const std::int32_t> ids,
-            const std::function<bool(std::int64_t)>& on_progress) {
-  held.insert(held.end(), ids.begin(), ids.end());
+void append(Session& session, std::vector<std::int32_t>& held, std::int32_t id) {
+  held.push_back(id);
   try {
-    session.append(ids, on_progress);
+    session.append({&id, 1});
   } catch (...) {
     held.resize(static_cast<std::size_t>(session.length()));
     throw;
   }
-  held.resize(static_cast<std::size_t>(session.length()));
+}
+
+/// Makes `held` and `prompt` what the session and `held` hold.
+PromptCounts resume(Session& session, std::vector<std::int32_t>& held,
+                    std::span<const std::int32_t> prompt,
+                    const std::function<bool()>& on_progress) {
+  std::vector<std::int32_t> whole = std::move(held);
+  whole.insert(whole.end(), prompt.begin(), prompt.end());
+  const auto follow = [&] { held.assign(session.ids().begin(), session.ids().end()); };
+  try {
+    const PromptCounts counts =
+        session.resume(whole, {}, [&](std::int64_t) { return on_progress(); });
+    follow();
+    return counts;
+  } catch (...) {
+    follow();
+    throw;
+  }
 }
 
 class Answer {
@@ -66,16 +77,20 @@ class Answer {
   }
 
   void read(std::span<const std::int32_t> prompt) {
-    result_.cached_tokens = static_cast<std::int64_t>(held_.size());
-    const auto total = static_cast<std::int64_t>(prompt.size());
-    result_.prompt_tokens = result_.cached_tokens + total;
-    if (prompt.empty() || cancelled()) return;
+    const auto total = static_cast<std::int64_t>(held_.size() + prompt.size());
+    result_.prompt_tokens = total;
+    if (cancelled()) {
+      held_.assign(session_.ids().begin(), session_.ids().end());
+      return;
+    }
     const auto start = Clock::now();
-    append(session_, held_, prompt, [&](std::int64_t done) {
-      if (options_.on_prompt) options_.on_prompt(done, total);
+    const PromptCounts counts = resume(session_, held_, prompt, [&] {
+      if (options_.on_prompt) options_.on_prompt(session_.length(), total);
       return !cancelled();
     });
-    result_.computed_tokens = static_cast<std::int64_t>(held_.size()) - result_.cached_tokens;
+    result_.cached_tokens = counts.cached_tokens;
+    result_.replayed_tokens = counts.replayed_tokens;
+    result_.computed_tokens = counts.computed_tokens;
     result_.prefill_seconds = seconds_since(start);
   }
 
@@ -102,7 +117,7 @@ class Answer {
           result_.finish = FinishReason::kContext;
           break;
         }
-        append(session_, held_, {&result_.ids.back(), 1}, {});
+        append(session_, held_, result_.ids.back());
         ++result_.decode_passes;
       }
       const std::int32_t id =

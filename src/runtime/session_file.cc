@@ -22,7 +22,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "session files are little-endian");
 
 constexpr std::array<char, 8> kMagic = {'P', 'A', 'L', 'S', 'E', 'S', 'S', '\n'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::uint64_t kAlignment = 64;
 /// More than any model has; sums of so many stay far below 64 bits.
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 32, kMostSnapshots = 1 << 20,
@@ -34,8 +34,8 @@ struct Header {
   std::uint64_t file_bytes = 0;
   ModelFingerprint fingerprint{};
   std::uint64_t fixed_bytes = 0, row_bytes = 0, tokens = 0, computed = 0, snapshots = 0,
-                sampler_seed = 0, sampler_sequence = 0;
-  std::array<std::uint64_t, 3> reserved{};
+                sampler_seed = 0, sampler_sequence = 0, text_bytes = 0;
+  std::array<std::uint64_t, 2> reserved{};
   std::uint64_t checksum = 0;  ///< of all before
 };
 static_assert(sizeof(Header) == 128);
@@ -47,9 +47,9 @@ struct Record {
 };
 static_assert(sizeof(Record) == 32);
 
-enum Section { kTokens, kRecords, kFixed, kRows, kSections };
+enum Section { kTokens, kRecords, kFixed, kRows, kText, kSections };
 constexpr std::array<std::string_view, kSections> kSectionNames = {"tokens", "records", "fixed",
-                                                                   "rows"};
+                                                                   "rows", "text"};
 using Footer = std::array<std::uint64_t, kSections>;
 
 std::uint64_t header_checksum(const Header& header) {
@@ -159,6 +159,8 @@ Result<SessionImage> parse_session(std::span<const std::byte> bytes) {
   if (!fixed) return tl::make_unexpected(fixed.error());
   const auto rows = cut.next(kRows, capped_product(rows_in_all, header->row_bytes));
   if (!rows) return tl::make_unexpected(rows.error());
+  const auto text = cut.next(kText, header->text_bytes);
+  if (!text) return tl::make_unexpected(text.error());
   if (!cut.at_end())
     return fail(ErrorCode::kInvalidFile, "there are bytes behind the last section");
 
@@ -173,6 +175,7 @@ Result<SessionImage> parse_session(std::span<const std::byte> bytes) {
   image.rows = rows->data();
   image.sampler_seed = header->sampler_seed;
   image.sampler_sequence = header->sampler_sequence;
+  image.text = {reinterpret_cast<const char*>(text->data()), text->size()};
   std::uint64_t row = header->computed;
   for (std::size_t i = 0; i < records->size(); ++i) {
     const Record& r = (*records)[i];
@@ -268,10 +271,12 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
   header.snapshots = records.size();
   header.sampler_seed = note.sampler_seed;
   header.sampler_sequence = note.sampler_sequence;
+  header.text_bytes = note.text.size();
   header.file_bytes = sizeof(Header) + padded(tokens.size() * 4) +
                       padded(records.size() * sizeof(Record)) +
                       padded((records.size() + 1) * header.fixed_bytes) +
-                      padded(static_cast<std::uint64_t>(rows) * header.row_bytes) + sizeof(Footer);
+                      padded(static_cast<std::uint64_t>(rows) * header.row_bytes) +
+                      padded(header.text_bytes) + sizeof(Footer);
   header.checksum = header_checksum(header);
 
   formats::AtomicFile file(path, 0600);
@@ -295,6 +300,8 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
                marks[i]->position);
   }
   out.end(kRows);
+  out.write(note.text.data(), note.text.size());
+  out.end(kText);
   file.write(out.checksums().data(), sizeof(Footer));
   file.commit(true);
 }
@@ -387,7 +394,8 @@ SessionNote load_session(const std::filesystem::path& path, SequenceCache& cache
     const auto pending = tokens.subspan(static_cast<std::size_t>(image.computed));
     return {.pending = {pending.begin(), pending.end()},
             .sampler_seed = image.sampler_seed,
-            .sampler_sequence = image.sampler_sequence};
+            .sampler_sequence = image.sampler_sequence,
+            .text = std::string(image.text)};
   } catch (Error& error) {
     throw error.add_context(path.string());
   }

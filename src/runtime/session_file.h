@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -20,7 +21,8 @@
 //     records   32 bytes a snapshot: position, first list row of its own, kind, canonical or not
 //     fixed     [1 + snapshots, fixed_bytes]: pages, tails and logits; the sequence's first
 //     rows      [computed, row_bytes] list rows, then those in which a snapshot differs
-//     footer    XXH3 of the four sections
+//     text      the owner's, of any form
+//     footer    XXH3 of the five sections
 //
 // Little-endian; sections begin at multiples of 64. Everything is as the state pool holds it, so
 // restoring is reading and copying.
@@ -48,6 +50,7 @@ struct SessionImage {
   const std::byte* fixed = nullptr;
   const std::byte* rows = nullptr;  ///< [computed, row_bytes]
   std::uint64_t sampler_seed = 0, sampler_sequence = 0;
+  std::string_view text;
 };
 
 /// Errors: kInvalidFile, with what is wrong, for bytes that are no session of this version, cut,

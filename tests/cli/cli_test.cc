@@ -234,7 +234,7 @@ TEST(Run, PipedLinesAreTurnsThatComputeOnlyWhatIsNew) {
                  "of Pine Tower?\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("\nThe password of Pine Tower is 33586.\n"));
-  EXPECT_THAT(result.err, AllOf(HasSubstr(" kept, "), HasSubstr(" new")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr(" cached, "), HasSubstr(" computed")));
 }
 
 TEST(Run, SeedsNameTheText) {

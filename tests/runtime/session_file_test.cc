@@ -77,7 +77,7 @@ TEST(SessionFile, TheNextAnswerIsWhatItWouldHaveBeen) {
     const std::int32_t a = before.submit(text(1, length));
     before.decode(a, 40);
     save_session(path, before.cache, a, kModel,
-                 {.pending = {3}, .sampler_seed = 5, .sampler_sequence = 6});
+                 {.pending = {3}, .sampler_seed = 5, .sampler_sequence = 6, .text = "a chat"});
     const Tokens expected = before.decode(a, 40);
 
     Engine after(1 << 20, 4096, length % 2 == 0 ? 64 : 16);  // another block size is no matter
@@ -86,6 +86,7 @@ TEST(SessionFile, TheNextAnswerIsWhatItWouldHaveBeen) {
     EXPECT_EQ(note.pending, Tokens{3});
     EXPECT_EQ(note.sampler_seed, 5u);
     EXPECT_EQ(note.sampler_sequence, 6u);
+    EXPECT_EQ(note.text, "a chat");
     EXPECT_EQ(after.decode(b, 40), expected);
     EXPECT_EQ(after.model.rows_computed, 40) << "nothing is computed again";
     EXPECT_EQ(after.cache.tokens(b).size(), static_cast<std::size_t>(length) + 80);
@@ -173,7 +174,7 @@ TEST(SessionFile, RefusesWhatIsNotItsOwn) {
     return refusal(folder / "changed", other);
   };
   EXPECT_THAT(changed([](auto& b) { b[0] ^= 1; }), HasSubstr("not a session"));
-  EXPECT_THAT(changed([](auto& b) { b[8] = 2; }), HasSubstr("version 2"));
+  EXPECT_THAT(changed([](auto& b) { b[8] = 9; }), HasSubstr("version 9"));
   EXPECT_THAT(changed([](auto& b) { b[60] ^= 1; }), HasSubstr("header"));
   EXPECT_THAT(changed([](auto& b) { b.resize(b.size() - 1); }), HasSubstr("header says"));
   EXPECT_THAT(changed([](auto& b) { b += '\0'; }), HasSubstr("header says"));
