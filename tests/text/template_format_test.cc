@@ -177,7 +177,7 @@ TEST(TemplateFormat, WrongTemplateFilesAreErrors) {
         << wrong;
   }
   TempFolder folder;
-  folder.write("chat_template.json", std::string("{}\0{\"chat_template\": \"x\"}", 27));
+  folder.write("chat_template.json", std::string("{}\0{\"chat_template\": \"x\"}", 25));
   EXPECT_THAT(failure([&] { text::read_chat_template(folder.path()); }),
               HasSubstr("a zero byte at 2"));
   folder.write("tokenizer_config.json", std::string("{\"added_tokens_decoder\": {}}\0", 29));
