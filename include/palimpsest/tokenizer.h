@@ -32,8 +32,9 @@ enum class EncodeMode {
 /// thread at once.
 ///
 /// Ordinary tokens are byte strings. Control tokens have names; a name is only text for people and
-/// chat formats, and no text ever encodes to a control token in kText mode. Which of the two an id
-/// is, is_control() says: in most vocabularies control tokens come last, in some they come first or
+/// chat formats, and no text ever encodes to a control token in kText mode (but characters without
+/// a token may become the vocabulary's unknown token, if it has one). Which of the two an id is,
+/// is_control() says: in most vocabularies control tokens come last, in some they come first or
 /// lie in between. Ids that a model has a row for but the tokenizer has no token for are neither;
 /// they decode to nothing.
 class Tokenizer {

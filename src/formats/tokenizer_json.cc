@@ -169,7 +169,8 @@ class ModelReader {
     std::vector<bool> seen(static_cast<std::size_t>(max_id_) + 1, false);
     root.member("added_tokens").for_each([&](const JsonNode& node) {
       AddedTokenEntry token;
-      token.text = node.member("content").string();
+      const std::string_view text = node.member("content").view();  // ids_ keeps it
+      token.text = text;
       if (token.text.empty()) {
         throw make_error(ErrorCode::kInvalidFile, "added_tokens: a token has an empty content");
       }
@@ -179,9 +180,9 @@ class ModelReader {
       token.rstrip = node.flag("rstrip", false);
       token.normalized = node.flag("normalized", !token.special);
       const std::int64_t id = node.member("id").integer();
-      const auto known = ids_.find(token.text);
+      const auto known = ids_.find(text);
       if (known == ids_.end()) {
-        put(token.text, id, "added_tokens");
+        put(text, id, "added_tokens");
       } else if (known->second != id) {
         throw make_error(ErrorCode::kInvalidFile,
                          "added_tokens: \"{}\" has id {}, but {} in the vocabulary", token.text, id,

@@ -169,7 +169,6 @@ class Reader {
     }
     out_.rules.join = BytePairRules::Join::kByMerges;
     out_.rules.whole_first = known_->whole_first;
-    out_.rules.unk = unknown_;
     read_merges();
   }
 

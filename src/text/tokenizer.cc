@@ -71,6 +71,17 @@ Vocabulary read_vocabulary(const std::filesystem::path& path) {
   return vocabulary;
 }
 
+/// Unknown characters of a text must not begin or end it, whatever a file calls its unknown token:
+/// they are left out then.
+void keep_unknown_harmless(Vocabulary& vocabulary) {
+  auto& unk = vocabulary.rules.unk;
+  const auto& stops = vocabulary.stop_ids;
+  if (unk && (unk == vocabulary.bos || unk == vocabulary.eos || unk == vocabulary.pad ||
+              std::find(stops.begin(), stops.end(), *unk) != stops.end())) {
+    unk.reset();
+  }
+}
+
 /// Models often have more rows than there are tokens: those ids are unused.
 void fit_to_model(Vocabulary& vocabulary, std::int64_t rows) {
   if (vocabulary.size() > rows || (vocabulary.exact_size && vocabulary.size() != rows)) {
@@ -167,6 +178,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path,
 }
 
 Tokenizer Tokenizer::from_vocabulary(Vocabulary vocabulary) {
+  keep_unknown_harmless(vocabulary);
   const std::string file = vocabulary.file;
   try {
     return Tokenizer(std::make_shared<const Impl>(std::move(vocabulary)));

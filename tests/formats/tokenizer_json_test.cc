@@ -116,6 +116,8 @@ TEST(TokenizerJson, EachFaultHasOneClearError) {
       {with("/added_tokens/0/id", 0).dump(), {"\"a\" and \"<s>\"", "same id 0"}},
       {with("/added_tokens/0/id", 1 << 30).dump(), {"\"<s>\" has id 1073741824"}},
       {with("/added_tokens/0/content", "a").dump(), {"\"a\" has id 3, but 0"}},
+      {with("/added_tokens/1", {{"id", 4}, {"content", "<s>"}}).dump(),
+       {"\"<s>\" has id 4, but 3"}},
       {with("/added_tokens/0/content", "").dump(), {"empty content"}},
       {with("/added_tokens/0/special", "yes").dump(), {"special", "true or false"}},
       {with("/added_tokens/1", small()["added_tokens"][0]).dump(), {"id 3 occurs twice"}},

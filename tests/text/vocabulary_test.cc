@@ -149,6 +149,14 @@ TEST(SentenceTokenizer, SpacesBytesAndUnknownCharacters) {
   EXPECT_THAT(load_json(json).encode("éèa"), ElementsAre(259, 0, 0, 260));
 }
 
+TEST(SentenceTokenizer, UnknownCharactersNeitherBeginNorEndAText) {
+  nlohmann::json json = sentence_json();
+  json["model"]["byte_fallback"] = false;
+  json["model"]["unk_token"] = "</s>";
+  EXPECT_THAT(load_json(json).encode("éa"), ElementsAre(259, 2, 260));
+  EXPECT_THAT(load_json(json, R"({"eos_token": "</s>"})").encode("éa"), ElementsAre(262));
+}
+
 TEST(SentenceTokenizer, StreamsContinueATextAndDecodingStartsOne) {
   const Tokenizer tokenizer = load_json(sentence_json());
   StreamDecoder stream(tokenizer);
