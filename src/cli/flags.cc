@@ -28,7 +28,7 @@ const std::vector<Flag> kFlags = {
     {.names = {"-m", "--model"},
      .value = "PATH",
      .target = &Options::model,
-     .help = "model folder (Hugging Face layout), a .safetensors file inside one, or "
+     .help = "model folder (Hugging Face layout), a .safetensors file inside one, a .gguf file, or "
              "OWNER/NAME[@REV] of "
              "the Hugging Face hub, which is downloaded unless it is in the cache",
      .commands = kWithModel,

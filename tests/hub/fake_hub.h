@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,8 +29,9 @@ class FakeHub {
   void add(const std::string& name, const std::string& bytes, bool lfs = false) {
     files_[name] = {bytes, checksum(bytes, lfs ? std::string(64, '0') : std::string(40, '0')), lfs};
   }
-  void set_fault(Fault fault) { fault_ = std::move(fault); }
-  void set_storage_fault(Fault fault) { storage_fault_ = std::move(fault); }
+  /// Answers that are under way end with the fault they began with.
+  void set_fault(Fault fault) { replace(fault_, std::move(fault)); }
+  void set_storage_fault(Fault fault) { replace(storage_fault_, std::move(fault)); }
   /// Changes what the list of files says.
   void set_list(std::function<void(nlohmann::json&)> edit) { edit_list_ = std::move(edit); }
 
@@ -68,8 +70,20 @@ class FakeHub {
     bool lfs = false;
   };
 
+  using SharedFault = std::shared_ptr<const Fault>;
+
+  void replace(SharedFault& place, Fault fault) {
+    auto shared = std::make_shared<const Fault>(std::move(fault));
+    const std::lock_guard lock(mutex_);
+    place.swap(shared);
+  }
+  SharedFault current(const SharedFault& place) const {
+    const std::lock_guard lock(mutex_);
+    return place;
+  }
+
   void answer(const HttpCall& call, HttpReply& reply) {
-    if (fault_ && fault_(call, reply)) return;
+    if (const auto fault = current(fault_); fault && *fault && (*fault)(call, reply)) return;
     if (call.target.starts_with("/api/models/owner/model/revision/"))
       return reply.answer(200, {}, list());
     const std::string prefix = "/owner/model/resolve/" + kCommit + "/";
@@ -88,7 +102,7 @@ class FakeHub {
   }
 
   void answer_storage(const HttpCall& call, HttpReply& reply) {
-    if (storage_fault_ && storage_fault_(call, reply)) return;
+    if (const auto fault = current(storage_fault_); fault && *fault && (*fault)(call, reply)) return;
     for (const auto& [name, file] : files_) {
       if (call.target == "/" + file.sum + "?signature=x")
         return send_file(call, reply, file, {{"ETag", "\"other\""}});
@@ -124,7 +138,8 @@ class FakeHub {
   }
 
   std::map<std::string, File> files_;
-  Fault fault_, storage_fault_;
+  mutable std::mutex mutex_;
+  SharedFault fault_, storage_fault_;
   std::function<void(nlohmann::json&)> edit_list_;
   TempFolder folder_;
 
