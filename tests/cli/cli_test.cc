@@ -458,5 +458,13 @@ TEST(Recall, NeedsAFiller) {
   expect_usage_error({"recall", "-m", tiny()}, {"filler"});
 }
 
+TEST(Tokenize, ADamagedGgufFileIsNotOneWithoutATokenizer) {
+  const test::TempFolder folder;
+  folder.write("cut.gguf", "GGUF");
+  const ChildResult result = palimpsest({"tokenize", "-m", folder / "cut.gguf", "-p", "x"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("cut.gguf': truncated"));
+}
+
 }  // namespace
 }  // namespace palimpsest
