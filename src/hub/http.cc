@@ -217,15 +217,18 @@ HttpResponse HttpClient::perform(const HttpRequest& request) {
   Headers first_headers;
   HttpRequest hop = request;
   for (int redirects = 0;; ++redirects) {
+    trusted = trusted && url.same_origin(endpoint_);
+    // A model that was renamed is redirected inside the hub before the answer that tells its
+    // checksum.
+    const bool hubs_words = trusted && !first_headers.contains("x-linked-etag");
     if (request.on_start) {
       hop.on_start = [&](HttpResponse response) {
-        response.first_headers = redirects == 0 ? response.headers : first_headers;
+        response.first_headers = hubs_words ? response.headers : first_headers;
         request.on_start(response);
       };
     }
-    trusted = trusted && url.same_origin(endpoint_);
     HttpResponse response = perform_hop(hop, address, trusted);
-    if (redirects == 0) first_headers = response.headers;
+    if (hubs_words) first_headers = response.headers;
     response.first_headers = first_headers;
     if (!is_redirect(response.status)) return response;
 

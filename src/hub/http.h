@@ -31,8 +31,9 @@ using Headers = std::map<std::string, std::string, std::less<>>;  ///< names in 
 struct HttpResponse {
   long status = 0;
   Headers headers;        ///< of the answer itself
-  Headers first_headers;  ///< of the first answer, before any redirection: the hub's own words
-                          ///< about a file kept elsewhere
+  Headers first_headers;  ///< the hub's own words about a file kept elsewhere: of its last answer
+                          ///< before it redirects to another server, or the first that has
+                          ///< X-Linked-Etag
   std::chrono::seconds retry_after{0};
 
   bool ok() const { return status >= 200 && status < 300; }

@@ -30,11 +30,18 @@ Result<std::optional<T>> optional_member(dom::object object, std::string_view ke
   return std::optional<T>(value);
 }
 
-Result<std::string> read_checksum(dom::object sibling) {
-  const auto lfs = optional_member<dom::object>(sibling, "lfs", "an object");
+/// How the two lists call the parts of a file.
+struct FileKeys {
+  std::string_view name, sha256, blob;
+};
+constexpr FileKeys kSiblingKeys = {"rfilename", "sha256", "blobId"},
+                   kTreeKeys = {"path", "oid", "oid"};
+
+Result<std::string> read_checksum(dom::object file, const FileKeys& keys) {
+  const auto lfs = optional_member<dom::object>(file, "lfs", "an object");
   if (!lfs) return tl::make_unexpected(lfs.error());
-  const auto sum = *lfs ? optional_member<std::string_view>(**lfs, "sha256", "a string")
-                        : optional_member<std::string_view>(sibling, "blobId", "a string");
+  const auto sum = *lfs ? optional_member<std::string_view>(**lfs, keys.sha256, "a string")
+                        : optional_member<std::string_view>(file, keys.blob, "a string");
   if (!sum) return tl::make_unexpected(sum.error());
   if (!*sum) return std::string{};
   if (!is_hex(**sum, *lfs ? 64 : 40))
@@ -42,18 +49,15 @@ Result<std::string> read_checksum(dom::object sibling) {
   return std::string(**sum);
 }
 
-Result<RemoteFile> read_file(dom::element element) {
-  dom::object sibling;
-  if (element.get(sibling) != simdjson::SUCCESS)
-    return fail(ErrorCode::kInvalidFile, "is not an object");
-  const auto name = optional_member<std::string_view>(sibling, "rfilename", "a string");
+Result<RemoteFile> read_file(dom::object file, const FileKeys& keys) {
+  const auto name = optional_member<std::string_view>(file, keys.name, "a string");
   if (!name) return tl::make_unexpected(name.error());
-  if (!*name) return fail(ErrorCode::kInvalidFile, "has no 'rfilename'");
+  if (!*name) return fail(ErrorCode::kInvalidFile, "has no '{}'", keys.name);
   if (const auto fault = file_name_fault(**name)) {
     return fail(ErrorCode::kInvalidFile, "name {} {}", quote(**name), *fault);
   }
-  const auto size = optional_member<std::uint64_t>(sibling, "size", "a number of bytes");
-  const auto checksum = read_checksum(sibling);
+  const auto size = optional_member<std::uint64_t>(file, "size", "a number of bytes");
+  const auto checksum = read_checksum(file, keys);
   if (!size) return fail(ErrorCode::kInvalidFile, "{}: {}", quote(**name), size.error().text());
   if (!checksum)
     return fail(ErrorCode::kInvalidFile, "{}: {}", quote(**name), checksum.error().text());
@@ -62,6 +66,29 @@ Result<RemoteFile> read_file(dom::element element) {
                 quote(**name), **size);
   }
   return RemoteFile{.name = std::string(**name), .size = *size, .checksum = *checksum};
+}
+
+/// Appends the files of a list. `is_file` says which entries are some.
+template <class F>
+Result<bool> append_files(dom::array list, const FileKeys& keys, std::vector<RemoteFile>& files,
+                          const F& is_file) {
+  for (const dom::element element : list) {
+    if (files.size() == kMaxFiles)
+      return fail(ErrorCode::kInvalidFile, "more than {} files", kMaxFiles);
+    dom::object object;
+    if (element.get(object) != simdjson::SUCCESS)
+      return fail(ErrorCode::kInvalidFile, "file {}: is not an object", files.size());
+    if (!is_file(object)) continue;
+    auto file = read_file(object, keys);
+    if (!file)
+      return fail(ErrorCode::kInvalidFile, "file {}: {}", files.size(), file.error().text());
+    files.push_back(std::move(*file));
+  }
+  return true;
+}
+
+tl::unexpected<Error> in(std::string_view what, Error error) {
+  return tl::make_unexpected(error.add_context(std::string(what)));
 }
 
 }  // namespace
@@ -105,30 +132,48 @@ Result<ModelInfo> parse_model_info(std::string_view json) {
                 "model description: 'sha' is {}, expected a commit of 40 hexadecimal digits",
                 *commit ? quote(**commit) : "missing");
   }
-  dom::array siblings;
-  if (root.at_key("siblings").get(siblings) != simdjson::SUCCESS) {
-    return fail(ErrorCode::kInvalidFile, "model description: there is no list 'siblings'");
-  }
   ModelInfo info{.commit = std::string(**commit)};
-  for (const dom::element element : siblings) {
-    if (info.files.size() == kMaxFiles)
-      return fail(ErrorCode::kInvalidFile, "more than {} files", kMaxFiles);
-    auto file = read_file(element);
-    if (!file) {
-      return fail(ErrorCode::kInvalidFile, "model description: file {}: {}", info.files.size(),
-                  file.error().text());
-    }
-    info.files.push_back(std::move(*file));
-  }
-  std::sort(info.files.begin(), info.files.end(),
-            [](const auto& a, const auto& b) { return a.name < b.name; });
-  const auto twice =
-      std::adjacent_find(info.files.begin(), info.files.end(),
-                         [](const auto& a, const auto& b) { return a.name == b.name; });
-  if (twice != info.files.end()) {
-    return fail(ErrorCode::kInvalidFile, "model description: {} occurs twice", quote(twice->name));
-  }
+  dom::element listed;
+  info.is_whole = root.at_key("siblings").get(listed) == simdjson::SUCCESS && !listed.is_null();
+  if (!info.is_whole) return info;
+  dom::array siblings;
+  if (listed.get(siblings) != simdjson::SUCCESS)
+    return fail(ErrorCode::kInvalidFile, "model description: 'siblings' is not a list");
+  if (auto done =
+          append_files(siblings, kSiblingKeys, info.files, [](dom::object) { return true; });
+      !done)
+    return in("model description", done.error());
+  if (auto done = sort_files(info.files); !done) return in("model description", done.error());
+  info.is_whole = info.files.size() < kMaxDescribedFiles;
   return info;
+}
+
+Result<bool> parse_tree_page(std::string_view json, std::vector<RemoteFile>& files) {
+  dom::parser parser(kMaxModelInfoBytes + simdjson::SIMDJSON_PADDING);
+  dom::array entries;
+  dom::element document;
+  auto error = parser.parse(json.data(), json.size()).get(document);
+  if (!error) error = document.get(entries);
+  if (error) {
+    return fail(ErrorCode::kInvalidFile, "list of files of {} bytes: {}", json.size(),
+                simdjson::error_message(error));
+  }
+  const auto is_file = [](dom::object entry) {
+    std::string_view type;
+    return entry.at_key("type").get(type) != simdjson::SUCCESS || type == "file";
+  };
+  if (auto done = append_files(entries, kTreeKeys, files, is_file); !done)
+    return in("list of files", done.error());
+  return true;
+}
+
+Result<bool> sort_files(std::vector<RemoteFile>& files) {
+  std::sort(files.begin(), files.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  const auto twice = std::adjacent_find(
+      files.begin(), files.end(), [](const auto& a, const auto& b) { return a.name == b.name; });
+  if (twice == files.end()) return true;
+  return fail(ErrorCode::kInvalidFile, "{} occurs twice", quote(twice->name));
 }
 
 }  // namespace palimpsest::hub

@@ -11,6 +11,13 @@ namespace {
 
 using formats::quote;
 
+constexpr std::size_t kMaxTreePages = 1000;
+
+/// An answer as text, and where its next page is (Link: <...>; rel="next"); "" where there is none.
+struct Text {
+  std::string body, next;
+};
+
 /// ": 'what the server says'", or nothing.
 std::string server_message(const HttpResponse& response) {
   const std::string_view message = HttpResponse::value(response.headers, "x-error-message");
@@ -37,7 +44,52 @@ std::string advice(long status, const Settings& settings, const ModelId& id) {
   }
 }
 
+Text fetch_text(HttpClient& client, const Settings& settings, const ModelId& id,
+                const std::string& url, std::string_view what) {
+  Text text;
+  HttpRequest request;
+  request.url = url;
+  request.on_start = [&](const HttpResponse&) { text.body.clear(); };
+  request.on_body = [&](std::span<const std::byte> bytes) {
+    if (bytes.size() > kMaxModelInfoBytes - text.body.size()) {
+      throw make_error(ErrorCode::kInvalidFile, "{}: more than {} bytes", what, kMaxModelInfoBytes);
+    }
+    text.body.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  for (Retries retries(settings.patience, client.stop());;) {
+    try {
+      const HttpResponse response = client.perform(request);
+      check_status(response, settings, id);
+      if (const std::string next = next_page(HttpResponse::value(response.headers, "link"));
+          !next.empty()) {
+        const auto resolved = resolve_url(url, next);
+        if (!resolved)
+          throw make_error(ErrorCode::kInvalidFile, "{}: its next page, {}, is no address", what,
+                           quote(next));
+        text.next = *resolved;
+      }
+      return text;
+    } catch (const TransientError& error) {
+      retries.wait(error);
+    }
+  }
+}
+
 }  // namespace
+
+std::string next_page(std::string_view link) {
+  // RFC 8288: <target>; name=value; ..., <target>; ... Commas and semicolons inside <> are part of
+  // the target.
+  while (true) {
+    const std::size_t begin = link.find('<'), end = link.find('>', begin);
+    if (begin == link.npos || end == link.npos) return "";
+    const std::string target(link.substr(begin + 1, end - begin - 1));
+    link.remove_prefix(end + 1);
+    const std::string_view parameters = link.substr(0, link.find('<'));
+    if (parameters.find("rel=\"next\"") != link.npos || parameters.find("rel=next") != link.npos)
+      return target;
+  }
+}
 
 void check_status(const HttpResponse& response, const Settings& settings, const ModelId& id) {
   if (response.ok()) return;
@@ -73,26 +125,25 @@ std::optional<std::uint64_t> byte_count(const Headers& headers, std::string_view
 }
 
 ModelInfo fetch_model_info(HttpClient& client, const Settings& settings, const ModelId& id) {
-  std::string body;
-  HttpRequest request;
-  request.url = fmt::format("{}/api/models/{}/revision/{}?blobs=true", settings.endpoint, id.repo(),
-                            escape_path(id.revision, false));
-  request.on_start = [&](const HttpResponse&) { body.clear(); };
-  request.on_body = [&](std::span<const std::byte> bytes) {
-    if (bytes.size() > kMaxModelInfoBytes - body.size()) {
-      throw make_error(ErrorCode::kInvalidFile, "model description: more than {} bytes",
-                       kMaxModelInfoBytes);
-    }
-    body.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  };
-  for (Retries retries(settings.patience, client.stop());;) {
-    try {
-      check_status(client.perform(request), settings, id);
-      return value_or_throw(parse_model_info(body));
-    } catch (const TransientError& error) {
-      retries.wait(error);
-    }
+  const std::string model = fmt::format("{}/api/models/{}", settings.endpoint, id.repo());
+  const std::string url =
+      fmt::format("{}/revision/{}?blobs=true", model, escape_path(id.revision, false));
+  ModelInfo info = value_or_throw(
+      parse_model_info(fetch_text(client, settings, id, url, "model description").body));
+  if (info.is_whole) return info;
+
+  info.files.clear();
+  std::string page = fmt::format("{}/tree/{}?recursive=true", model, info.commit);
+  for (std::size_t pages = 0; !page.empty(); ++pages) {
+    if (pages == kMaxTreePages)
+      throw make_error(ErrorCode::kInvalidFile, "list of files: more than {} pages", kMaxTreePages);
+    const Text text = fetch_text(client, settings, id, page, "list of files");
+    value_or_throw(parse_tree_page(text.body, info.files));
+    page = text.next;
   }
+  value_or_throw(sort_files(info.files));
+  info.is_whole = true;
+  return info;
 }
 
 void complete_file(HttpClient& client, const Settings& settings, const ModelId& id,

@@ -8,13 +8,17 @@
 
 namespace palimpsest::hub {
 
-/// What the hub says about a model: its commit and its files. Throws Error naming the model.
+/// What the hub says about a model: its commit and its files, from its description or, where that
+/// has no list or a list that may be cut, page by page from its tree. Throws Error.
 ModelInfo fetch_model_info(HttpClient& client, const Settings& settings, const ModelId& id);
 
 /// Size and checksum of a file, asked for by its headers, where the list of files does not tell
 /// them. Throws Error{kInvalidFile} when the server does not tell either.
 void complete_file(HttpClient& client, const Settings& settings, const ModelId& id,
                    const std::string& commit, RemoteFile& file);
+
+/// The target of a Link header's rel="next"; "" without one.
+std::string next_page(std::string_view link);
 
 /// {endpoint}/{repo}/resolve/{commit}/{name}
 std::string file_url(const Settings& settings, const ModelId& id, const std::string& commit,

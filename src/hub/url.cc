@@ -49,6 +49,17 @@ std::optional<Url> parse_url(const std::string& text) {
   return parsed;
 }
 
+std::optional<std::string> resolve_url(const std::string& base, const std::string& reference) {
+  const std::unique_ptr<CURLU, Free> url(curl_url());
+  for (const std::string& step : {base, reference}) {  // the second is taken relative to the first
+    if (!url || curl_url_set(url.get(), CURLUPART_URL, step.c_str(), 0) != CURLUE_OK)
+      return std::nullopt;
+  }
+  char* text = nullptr;
+  if (curl_url_get(url.get(), CURLUPART_URL, &text, 0) != CURLUE_OK) return std::nullopt;
+  return std::string(std::unique_ptr<char, Free>(text).get());
+}
+
 std::string escape_path(std::string_view text, bool keep_slashes) {
   std::string escaped;
   for (const char c : text) {

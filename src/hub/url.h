@@ -23,6 +23,10 @@ struct Url {
 /// Nothing when `text` is no absolute http or https address.
 std::optional<Url> parse_url(const std::string& text);
 
+/// Where a reference ("?cursor=x", "/path", or an address) leads from the address `base`; nothing
+/// where it leads nowhere.
+std::optional<std::string> resolve_url(const std::string& base, const std::string& reference);
+
 /// Everything but letters, digits, '-', '.', '_' and '~' as %XX; '/' is kept when `keep_slashes`.
 std::string escape_path(std::string_view text, bool keep_slashes);
 

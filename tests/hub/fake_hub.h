@@ -82,8 +82,10 @@ class FakeHub {
     return place;
   }
 
-  void answer(const HttpCall& call, HttpReply& reply) {
+  /// Everything stands under "/moved" again.
+  void answer(HttpCall call, HttpReply& reply) {
     if (const auto fault = current(fault_); fault && *fault && (*fault)(call, reply)) return;
+    if (call.target.starts_with("/moved")) call.target.erase(0, 6);
     if (call.target.starts_with("/api/models/owner/model/revision/"))
       return reply.answer(200, {}, list());
     const std::string prefix = "/owner/model/resolve/" + kCommit + "/";
@@ -102,7 +104,8 @@ class FakeHub {
   }
 
   void answer_storage(const HttpCall& call, HttpReply& reply) {
-    if (const auto fault = current(storage_fault_); fault && *fault && (*fault)(call, reply)) return;
+    if (const auto fault = current(storage_fault_); fault && *fault && (*fault)(call, reply))
+      return;
     for (const auto& [name, file] : files_) {
       if (call.target == "/" + file.sum + "?signature=x")
         return send_file(call, reply, file, {{"ETag", "\"other\""}});

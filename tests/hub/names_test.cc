@@ -9,6 +9,7 @@
 #include "hub/file_choice.h"
 #include "hub/model_id.h"
 #include "hub/model_info.h"
+#include "hub/remote.h"
 #include "hub/settings.h"
 #include "hub/url.h"
 #include "support/temp_folder.h"
@@ -76,6 +77,22 @@ TEST(Url, KnowsWhatIsTheSameServer) {
   EXPECT_FALSE(hub::parse_url("http://127.evil.example")->is_loopback());
 }
 
+TEST(Url, ReferencesAreTakenFromWhereTheyStand) {
+  const std::string base = "https://hub.example:8443/api/tree?recursive=true";
+  EXPECT_EQ(hub::resolve_url(base, "?cursor=x"), "https://hub.example:8443/api/tree?cursor=x");
+  EXPECT_EQ(hub::resolve_url(base, "/other"), "https://hub.example:8443/other");
+  EXPECT_EQ(hub::resolve_url(base, "http://a.example/b"), "http://a.example/b");
+  EXPECT_EQ(hub::resolve_url(base, "http://:x/"), std::nullopt);
+}
+
+TEST(Url, NextPageOfALink) {
+  EXPECT_EQ(hub::next_page(R"(<https://a/b?c=1,2;3>; rel="next")"), "https://a/b?c=1,2;3");
+  EXPECT_EQ(hub::next_page(R"(<first>; rel="prev", <second>; title="x"; rel="next")"), "second");
+  EXPECT_EQ(hub::next_page("<a>; rel=next"), "a");
+  for (const char* none : {"", "<a>", "<a>; rel=\"prev\"", "<a", "a>; rel=next", "> < rel=next"})
+    EXPECT_EQ(hub::next_page(none), "") << none;
+}
+
 TEST(ModelInfo, FilesWithSizesAndSums) {
   const auto info = hub::parse_model_info(
       R"({"sha": "0123456789abcdef0123456789abcdef01234567", "other": [1, {}], "siblings": [
@@ -101,7 +118,7 @@ TEST(ModelInfo, EveryFaultIsNamed) {
   };
   EXPECT_EQ(fault("[]"), "");
   EXPECT_THAT(fault("[]", "main"), HasSubstr("'sha' is 'main'"));
-  EXPECT_THAT(fault("{}"), HasSubstr("no list 'siblings'"));
+  EXPECT_THAT(fault("{}"), HasSubstr("'siblings' is not a list"));
   EXPECT_THAT(fault("[3]"), HasSubstr("file 0: is not an object"));
   EXPECT_THAT(fault("[{}]"), HasSubstr("no 'rfilename'"));
   EXPECT_THAT(fault(R"([{"rfilename": 3}])"), HasSubstr("'rfilename' is not a string"));

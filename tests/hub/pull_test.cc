@@ -152,6 +152,102 @@ TEST_F(Pull, AsksForSizesAndSumsThatTheListDoesNotTell) {
   for (const HttpCall& call : hub_.storage.calls()) EXPECT_EQ(call.method, "GET");
 }
 
+TEST_F(Pull, AModelThatWasRenamedIsFollowed) {
+  // The hub redirects within itself before the answer that tells where a file is kept, and its sum.
+  hub_.set_list([](nlohmann::json& list) {
+    for (auto& sibling : list["siblings"]) sibling = {{"rfilename", sibling["rfilename"]}};
+  });
+  hub_.set_fault([](const HttpCall& call, HttpReply& reply) {
+    if (call.target.starts_with("/moved")) return false;
+    reply.answer(307, {{"Location", "/moved" + call.target}}, "", call.method == "HEAD");
+    return true;
+  });
+  hub::Settings settings = hub_.settings();
+  settings.token = "hf_secret";
+  const auto result = hub::pull(settings, kModel, {});
+  EXPECT_EQ(result.files.size(), 5u);
+  for (const auto& file : result.files)
+    EXPECT_EQ(read_file(result.folder / file.name), hub_.bytes(file.name));
+  for (const HttpCall& call : hub_.storage.calls()) EXPECT_EQ(call.header("authorization"), "");
+}
+
+/// A hub whose description has no list of files, or one that may be cut: they come in pages.
+class Tree : public Pull {
+ protected:
+  Tree() {
+    hub_.set_list([](nlohmann::json& list) { list["siblings"] = nullptr; });
+    hub_.set_fault([this](const HttpCall& call, HttpReply& reply) {
+      const std::string prefix = "/api/models/owner/model/tree/" + kCommit + "?recursive=true";
+      if (!call.target.starts_with(prefix)) return false;
+      const std::size_t page =
+          call.target == prefix ? 0 : std::stoul(call.target.substr(prefix.size() + 8));
+      std::map<std::string, std::string> headers;
+      if (page + 1 < pages_.size())
+        headers["Link"] = fmt::format(fmt::runtime(link_), prefix, page + 1);
+      reply.answer(200, headers, pages_.at(page).dump());
+      return true;
+    });
+  }
+  nlohmann::json file(const std::string& name, bool lfs = false) {
+    nlohmann::json entry = {{"type", "file"},
+                            {"path", name},
+                            {"size", hub_.bytes(name).size()},
+                            {"oid", hub_.sum(name)}};
+    if (lfs)
+      entry["lfs"] = {
+          {"oid", hub_.sum(name)}, {"size", hub_.bytes(name).size()}, {"pointerSize", 134}};
+    if (lfs) entry["oid"] = std::string(40, 'b');
+    return entry;
+  }
+  std::vector<nlohmann::json> pages_ = {
+      {file("config.json"),
+       {{"type", "directory"}, {"path", "onnx"}, {"oid", std::string(40, 'd')}}},
+      nlohmann::json::array(),
+      {file("tokenizer.json"), file("model-00001-of-00002.safetensors", true)},
+      {file("model-00002-of-00002.safetensors", true), file("model.safetensors.index.json")}};
+  std::string link_ = "<{}&cursor={}>; rel=\"next\"";
+};
+
+TEST_F(Tree, IsReadToItsLastPage) {
+  const auto result = hub::pull(hub_.settings(), kModel, {});
+  EXPECT_EQ(result.files.size(), 5u);
+  for (const auto& file : result.files)
+    EXPECT_EQ(read_file(result.folder / file.name), hub_.bytes(file.name)) << file.name;
+}
+
+TEST_F(Tree, ServesADescriptionThatMayBeCut) {
+  hub_.set_list([](nlohmann::json& list) {
+    for (int i = 0; i < 50'000; ++i)
+      list["siblings"].push_back({{"rfilename", fmt::format("data/{}", i)}});
+  });
+  EXPECT_EQ(hub::pull(hub_.settings(), kModel, {.dry_run = true}).files.size(), 5u);
+}
+
+TEST_F(Tree, FaultsOfPagesAreNamed) {
+  const auto failure = [&] {
+    try {
+      hub::pull(hub_.settings(), kModel, {});
+      return std::string("no error");
+    } catch (const Error& error) {
+      return error.text();
+    }
+  };
+  const auto pages = pages_;
+  pages_[3].push_back(file("config.json"));
+  EXPECT_THAT(failure(), HasSubstr("'config.json' occurs twice"));
+  pages_ = pages;
+  pages_[2][0]["path"] = "../x";
+  EXPECT_THAT(failure(), HasSubstr("list of files: file 1: name '../x'"));
+  pages_[2] = "none";
+  EXPECT_THAT(failure(), HasSubstr("list of files of 6 bytes"));
+  pages_ = pages;
+  link_ = "<http://:x/{}{}>; rel=\"next\"";
+  EXPECT_THAT(failure(), HasSubstr("its next page"));
+  link_ = "<{0}>; rel=\"next\"";  // the first page, for ever
+  EXPECT_THAT(failure(), HasSubstr("more than 1000 pages"));
+  EXPECT_FALSE(fs::exists(hub_.settings().cache));
+}
+
 TEST_F(Pull, ARevisionIsAskedForAndRemembered) {
   hub::ModelId id = kModel;
   id.revision = "refs/pr/1";
