@@ -117,11 +117,23 @@ Result<bool> Gguf::add_part(const std::filesystem::path& path, std::size_t index
     tensor.part = static_cast<std::uint16_t>(index);
     tensors_.push_back(tensor);
   }
+  if (auto checked = check_belonging(header->metadata, index); !checked) return in_file(checked.error(), path);
   if (index == 0) {
     metadata_ = std::move(header->metadata);
     metadata_.set_file_name(path.filename().string());
   }
   parts_.push_back({path, std::move(*file)});
+  return true;
+}
+
+/// A part of another model lies here under the right name: what it says of the whole differs from what the first part says.
+Result<bool> Gguf::check_belonging(const GgufMetadata& part, std::size_t index) const {
+  if (index == 0) return true;
+  for (const char* key : {"split.tensors.count", "general.architecture", "general.name"}) {
+    const GgufMetadata::Entry *own = part.find(key), *first = metadata_.find(key);
+    if (!own || !first || (own->type == first->type && std::ranges::equal(own->bytes, first->bytes))) continue;
+    return fail(ErrorCode::kInvalidFile, "{} differs from that of the first part: this part belongs to another model", key);
+  }
   return true;
 }
 

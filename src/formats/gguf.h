@@ -102,6 +102,7 @@ class Gguf {
  private:
   static Result<Gguf> open_parts(const std::vector<std::filesystem::path>& paths);
   Result<bool> add_part(const std::filesystem::path& path, std::size_t index, std::size_t count);
+  Result<bool> check_belonging(const GgufMetadata& part, std::size_t index) const;
   Result<bool> index_tensors();
 
   std::vector<Part> parts_;

@@ -91,6 +91,8 @@ TEST_F(GgufParts, WhatPartsSayMustAgreeWithTheirNames) {
   write(2, 2, "a", 1, 2, 2);
   EXPECT_THAT(error_of(folder_ / name(1, 2)), HasSubstr("tensor 'a' lies in part 1 and in part 2"));
   write(1, 2, "c", 0, 2, 3);
+  EXPECT_THAT(error_of(folder_ / name(1, 2)), AllOf(HasSubstr(name(2, 2)), HasSubstr("split.tensors.count differs"), HasSubstr("another model")));
+  write(2, 2, "a", 1, 2, 3);
   EXPECT_THAT(error_of(folder_ / name(1, 2)), HasSubstr("split.tensors.count is 3, but the parts hold 2"));
 }
 
