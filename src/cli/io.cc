@@ -125,6 +125,9 @@ void require_writable(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path, error)) {
     throw make_error(ErrorCode::kIo, "{}: cannot be written: is a folder", path.string());
   }
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    throw make_error(ErrorCode::kIo, "{}: cannot be written: it is there and is no regular file", path.string());
+  }
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   if (!std::filesystem::is_directory(folder, error)) {
     throw make_error(ErrorCode::kIo, "{}: cannot be written: there is no folder {}", path.string(),

@@ -16,9 +16,22 @@ Error cannot_write(const std::filesystem::path& path, int reason) {
   return make_error(ErrorCode::kIo, "cannot write '{}': {}", path.string(), std::strerror(reason));
 }
 
+/// The rename would replace a device or a pipe by a file, for ever and without anybody having asked: /dev/null, and /dev/stdout, which is a
+/// link to a descriptor.
+void require_replaceable(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::symlink_status(path, error);
+  const bool is_descriptor =
+      std::filesystem::is_symlink(status) && std::filesystem::read_symlink(path, error).string().starts_with("/proc/");
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) return;
+  if (std::filesystem::is_symlink(status) && !is_descriptor) return;
+  throw make_error(ErrorCode::kIo, "cannot write '{}': it is there and is no regular file", path.string());
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(std::filesystem::path path, unsigned mode) : path_(std::move(path)), temporary_(path_) {
+  require_replaceable(path_);
   temporary_ += fmt::format(".tmp-{}", ::getpid());
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
   if (fd_ < 0) throw cannot_write(path_, errno);
