@@ -120,7 +120,7 @@ std::string to_text(const Facts& facts) {
                   facts.files, report::format_bytes(static_cast<std::int64_t>(facts.file_bytes)));
   text += tensors_text(facts);
   if (facts.census.vision_tensors > 0) {
-    text += fmt::format("  {} tensors ({}) of the vision tower are not used by the text model\n",
+    text += fmt::format("  {} tensors ({}) of the vision tower or of multi-token prediction are not used\n",
                         report::format_grouped(facts.census.vision_tensors),
                         report::format_bytes(static_cast<std::int64_t>(facts.census.vision_bytes)));
   }

@@ -74,15 +74,17 @@ std::optional<Result<StoredWeight>> locate_under(const std::string& name, const 
   return StoredWeight{entry, nullptr, nullptr};
 }
 
-/// Causal masks that old GPT-2 checkpoints carry as tensors.
-bool is_mask_buffer(Family family, std::string_view name) {
+/// What old checkpoints carry as tensors and the configuration says too: causal masks of GPT-2, rotary frequencies of Llama.
+bool is_buffer(Family family, std::string_view name) {
+  if (family == Family::kLlama) return name.ends_with(".rotary_emb.inv_freq");
   return family == Family::kGpt2 && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
 }
 
 }  // namespace
 
 bool is_vision_tensor(std::string_view name) {
-  return name.starts_with("vision_tower.") || name.starts_with("mm_projector.") || name.starts_with("model.visual.");
+  constexpr std::string_view kBeginnings[] = {"vision_tower.", "mm_projector.", "model.visual.", "mtp."};
+  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings), [&](std::string_view beginning) { return name.starts_with(beginning); });
 }
 
 float load_float(const Tensor& t, std::int64_t i) {
@@ -139,7 +141,7 @@ Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec
     }
   }
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (used[i] || is_mask_buffer(config.family, entries[i].name)) continue;
+    if (used[i] || is_buffer(config.family, entries[i].name)) continue;
     if (is_vision_tensor(entries[i].name)) {
       ++census.vision_tensors;
       census.vision_bytes += entries[i].bytes();

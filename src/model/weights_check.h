@@ -41,7 +41,7 @@ struct Census {
   std::array<std::uint64_t, kNumBlockTypes> block_bytes = {};  ///< in ggml's block formats, by BlockType
 };
 
-/// Whether a tensor belongs to a vision tower, by its published name.
+/// Whether a tensor belongs to a vision tower or to Qwen's multi-token prediction (mtp), which the text model does not use, by its published name.
 bool is_vision_tensor(std::string_view name);
 
 /// Compares a checkpoint with the list of its weights. One Error (kInvalidFile) for all that is missing, extra, mis-shaped

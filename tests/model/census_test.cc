@@ -181,6 +181,27 @@ TEST(Census, AcceptsOtherFloatTypesAliasesAndDenseExperts) {
   EXPECT_EQ(model.census()->mxfp4_weights, 0);
 }
 
+TEST(Census, LeavesMultiTokenPredictionAside) {
+  const auto with = [](const char* name) { return edited([=](Items& items) { items.push_back({name, DType::kBF16, {2, 2}}); }); };
+  EXPECT_EQ(with("mtp.layers.0.mlp.gate.weight"), "no error");
+  EXPECT_THAT(with("model.mtp.fc.weight"), HasSubstr("expected nothing of that name"));
+  EXPECT_THAT(with("model.layers.0.self_attn.rotary_emb.inv_freq"), HasSubstr("expected nothing of that name"));  // Llama's alone
+}
+
+TEST(Census, KnowsBuffersOfOldLlamaCheckpoints) {
+  const auto shared = test::shared_path("golden/llama_tied");
+  if (shared.empty()) GTEST_SKIP() << "shared data absent: golden/llama_tied";
+  const auto config = load_model_config(shared.string());
+  const auto checkpoint = value_or_throw(formats::Checkpoint::open(shared));
+  std::vector<formats::TensorEntry> entries(checkpoint.entries().begin(), checkpoint.entries().end());
+  entries.push_back(entries.front());
+  entries.back().name = "model.layers.0.self_attn.rotary_emb.inv_freq";
+  const auto outline = value_or_throw(formats::Checkpoint::outline({}, std::move(entries)));
+  const auto census = take_census(config, weight_spec(config), outline);
+  ASSERT_TRUE(census) << census.error().text();
+  EXPECT_EQ(census->text_tensors, std::ssize(checkpoint.entries()));
+}
+
 TEST(Census, ListsTheFirstProblemsAndCountsTheRest) {
   const std::string text = edited([](Items& items) { remove(items, ".w2.weight_packed"); });
   // Three MoE layers of four experts: 12 missing matrices; their scales, being named after a known weight, are not extra.

@@ -28,6 +28,9 @@ ModelConfig read_llama(const JsonObject& root, const JsonObject& text) {
     attention.head_dim = config.hidden_size / attention.num_heads;
   }
   require_multiple(text, "head_dim", attention.head_dim, "rotary pairs", 2);
+  if (const double part = text.find_number("partial_rotary_factor", formats::NumberRange{0, 1}).value_or(1); part != 1) {
+    throw make_error(ErrorCode::kUnsupported, "{}: {} is not supported, only 1", text.where("partial_rotary_factor"), part);
+  }
   read_rope(text, attention.head_dim, attention);
   config.mlp.intermediate_size = text.integer("intermediate_size", kSize);
   config.layers.assign(static_cast<std::size_t>(text.integer("num_hidden_layers", kLayers)), {Mixer::kSoftmaxAttention, Ffn::kDense, Residual::kSum});
