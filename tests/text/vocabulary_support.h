@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "formats/gguf_writer.h"
+#include "text/text_test_support.h"
 #include "text/utf8.h"
-#include "text_test_support.h"
 
 namespace palimpsest::test {
 
@@ -144,8 +144,8 @@ inline const nlohmann::json& qwen_json() {
   return json;
 }
 
-/// The vocabulary of a tokenizer.json as keys of a GGUF file whose chain is called `pre`.
-inline formats::GgufPairs as_gguf(const nlohmann::json& json, const std::string& pre) {
+/// Adds the vocabulary of a tokenizer.json as keys of a GGUF file whose chain is called `pre`.
+inline void add_gguf(formats::GgufPairs& pairs, const nlohmann::json& json, const std::string& pre) {
   std::vector<std::string> tokens, merges;
   std::vector<std::int32_t> types;
   const auto put = [&](std::size_t id, const std::string& text, std::int32_t type) {
@@ -163,12 +163,15 @@ inline formats::GgufPairs as_gguf(const nlohmann::json& json, const std::string&
                          ? merge.get<std::string>()
                          : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
   }
-  formats::GgufPairs pairs;
   pairs.add("tokenizer.ggml.model", "gpt2");
   pairs.add("tokenizer.ggml.pre", pre);
   pairs.add("tokenizer.ggml.tokens", std::span<const std::string>(tokens));
   pairs.add("tokenizer.ggml.token_type", std::span<const std::int32_t>(types));
   pairs.add("tokenizer.ggml.merges", std::span<const std::string>(merges));
+}
+inline formats::GgufPairs as_gguf(const nlohmann::json& json, const std::string& pre) {
+  formats::GgufPairs pairs;
+  add_gguf(pairs, json, pre);
   return pairs;
 }
 
