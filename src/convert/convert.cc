@@ -69,42 +69,43 @@ class Progress {
   const Options& options_;
 };
 
-/// Whether a shard from a conversion that ended early can stay. One that is damaged is removed.
-bool keep_finished(const ShardJob& job, const Shard& shard, const fs::path& path) {
-  if (!is_finished_shard(job, path)) return false;
+/// Whether a shard from a conversion that ended early can stay.
+bool is_whole(const ShardJob& job, const Shard& shard, const fs::path& path, std::optional<std::uint64_t> sum) {
+  if (!sum) return false;
   try {
-    verify_shard(job, shard, path);
-    return true;
+    if (joint_sum(read_shard(job, shard, path)) == *sum) return true;
+    log::warning("'{}' is not what was written; written again", path.string());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kIo) throw;
     log::warning("{}; written again", error.text());
-    return false;
   }
+  return false;
 }
 
 /// Writes what is missing; returns how many shards were there.
-std::int64_t write_shards(const ShardJob& job, const fs::path& folder) {
+std::int64_t write_shards(const ShardJob& job, const fs::path& folder, FinishedShards& finished) {
   std::int64_t resumed = 0;
   for (const Shard& shard : job.plan.shards) {
     const fs::path path = folder / shard.name, unverified = folder / kUnverified;
-    if (keep_finished(job, shard, path)) {
+    if (is_whole(job, shard, path, finished.find(shard.name))) {
       job.advance(shard.bytes);
       ++resumed;
       continue;
     }
-    write_shard(job, shard, unverified);
-    verify_shard(job, shard, unverified);
+    const ShardSums written = write_shard(job, shard, unverified);
+    check_sums(job, shard, unverified, written, read_shard(job, shard, unverified));
     fs::rename(unverified, path);
     sync_folder(folder);
+    finished.add(shard.name, joint_sum(written));
   }
   return resumed;
 }
 
 /// Tensor bytes that are still to be written, by what is there.
-std::uint64_t missing_bytes(const ShardJob& job, const fs::path& folder) {
+std::uint64_t missing_bytes(const ShardJob& job, const FinishedShards& finished) {
   std::uint64_t bytes = 0;
   for (const Shard& shard : job.plan.shards) {
-    if (!is_finished_shard(job, folder / shard.name)) bytes += shard.bytes;
+    if (!finished.find(shard.name)) bytes += shard.bytes;
   }
   return bytes;
 }
@@ -123,17 +124,17 @@ Report convert(const Options& options) {
   const ModelConfig config = parse_model_config(config_json);
   base::ThreadPool pool(options.threads > 0 ? options.threads : base::ThreadPool::default_size());
   Progress progress(plan, options);
-  const ShardJob job{source.config, plan, source.checkpoint, options, pool, fingerprint(plan, source.checkpoint, config_json),
-                     [&](std::uint64_t bytes) { progress.advance(bytes); }};
+  const ShardJob job{source.config, plan, source.checkpoint, options, pool, [&](std::uint64_t bytes) { progress.advance(bytes); }};
 
   const fs::path partial = partial_folder(options.output);
-  base::require_free_space(partial, missing_bytes(job, partial));
+  FinishedShards finished(partial, fingerprint(plan, source.checkpoint, config_json));
+  base::require_free_space(partial, missing_bytes(job, finished));
   fs::create_directory(partial);
   const FolderLock lock(partial);
   clear_partial(partial, plan);
   Report report;
   report.shards = static_cast<std::int64_t>(plan.shards.size());
-  report.shards_resumed = write_shards(job, partial);
+  report.shards_resumed = write_shards(job, partial, finished);
   write_companions(source, plan, config_json, partial);
 
   // As any program would read it.
@@ -142,6 +143,7 @@ Report convert(const Options& options) {
   report.roles = measure_errors(config, plan, source.checkpoint, written, pool, options.cancelled);
   report.bytes_before = source.checkpoint.tensor_bytes();
   report.bytes_after = written.tensor_bytes();
+  finished.remove_file();
   publish(partial, options.output);
   return report;
 }

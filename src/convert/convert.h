@@ -58,7 +58,7 @@ struct Report {
 /// matrices that make decay and write strength (few parameters that act through an exponential) are never quantised, only turned into
 /// BF16 or F16. A matrix whose columns are no multiple of 32 stays dense. MXFP4 stays MXFP4 where 8 bits are asked for.
 ///
-/// Each shard is written under another name, synchronised, read again and compared with what the source gives, and then named. In the end
+/// Each shard is written under another name, synchronised, read again from the disk, compared by checksums with what was written, and then named. In the end
 /// the new folder is opened as any model, each converted matrix decoded and compared with the source, and the folder renamed. A
 /// conversion that ended early goes on where its named shards end when called again with the same options. Uses the memory of a
 /// few blocks of rows, whatever the size of the checkpoint.

@@ -13,7 +13,6 @@
 namespace palimpsest::convert {
 namespace {
 
-constexpr std::uint64_t kCopyBytes = 8 << 20;
 
 /// The first place, in order, whose value cannot be taken; parallel parts report to it.
 class FirstBad {
@@ -64,13 +63,11 @@ struct RowEncoder {
 };
 
 void copy(const formats::TensorEntry& entry, const formats::Checkpoint& source, const std::atomic<bool>* cancelled, const Sink& sink) {
-  const std::span<const std::byte> bytes(source.view(entry).as<const std::byte>(), entry.bytes());
-  for (std::uint64_t at = 0; at < bytes.size(); at += kCopyBytes) {
-    check_cancelled(cancelled);
-    const std::uint64_t count = std::min(kCopyBytes, bytes.size() - at);
-    sink(bytes.subspan(at, count));
-    release_entry(source, entry, at + count);
-  }
+  std::uint64_t done = 0;
+  in_pieces({source.view(entry).as<const std::byte>(), entry.bytes()}, cancelled, [&](std::span<const std::byte> piece) {
+    sink(piece);
+    release_entry(source, entry, done += piece.size());
+  });
 }
 
 [[noreturn]] void refuse(const PlannedWeight& weight, const MatrixRows& rows, std::int64_t position) {
@@ -85,6 +82,16 @@ void copy(const formats::TensorEntry& entry, const formats::Checkpoint& source, 
 
 void check_cancelled(const std::atomic<bool>* cancelled) {
   if (cancelled && cancelled->load(std::memory_order_relaxed)) throw Error(ErrorCode::kCancelled, "interrupted");
+}
+
+void in_pieces(std::span<const std::byte> bytes, const std::atomic<bool>* cancelled, const Sink& sink) {
+  constexpr std::size_t kPiece = 8 << 20;
+  while (!bytes.empty()) {
+    check_cancelled(cancelled);
+    const auto piece = bytes.first(std::min(kPiece, bytes.size()));
+    sink(piece);
+    bytes = bytes.subspan(piece.size());
+  }
 }
 
 std::int64_t block_rows(std::int64_t cols) { return std::max<std::int64_t>(1, (std::int64_t{4} << 20) / std::max<std::int64_t>(1, cols)); }

@@ -18,6 +18,9 @@ using Sink = std::function<void(std::span<const std::byte>)>;
 void encode(const PlannedWeight& weight, const formats::Checkpoint& source, base::ThreadPool& pool,
             const std::atomic<bool>* cancelled, const Sink& sink);
 
+/// Gives `bytes` to `sink` in pieces of a few megabytes, between which a wish to stop is heard.
+void in_pieces(std::span<const std::byte> bytes, const std::atomic<bool>* cancelled, const Sink& sink);
+
 /// Throws Error{kCancelled} when the flag is set.
 void check_cancelled(const std::atomic<bool>* cancelled);
 

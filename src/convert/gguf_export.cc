@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <span>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/disk_space.h"
+#include "convert/byte_sum.h"
 #include "convert/encode.h"
 #include "convert/errors.h"
 #include "convert/gguf_encode.h"
@@ -260,50 +260,58 @@ class Export {
     std::vector<formats::GgufWriter::Item> entries;
     for (const OutTensor& item : items_) entries.push_back(item.entry);
     formats::GgufWriter writer(file, pairs, entries);
-    for (const OutTensor& item : items_) encode_item(item, [&](std::span<const std::byte> bytes) { writer.append(bytes); });
-    std::vector<RoleReport> reports = verify(writer.finish());
+    std::vector<std::uint64_t> sums;
+    for (const OutTensor& item : items_) {
+      ByteSum sum;
+      encode_item(item, [&](std::span<const std::byte> bytes) {
+        writer.append(bytes);
+        sum.add(bytes);
+        advance(bytes.size());
+      });
+      sums.push_back(sum.value());
+    }
+    std::vector<RoleReport> reports = verify(writer.finish(), sums);
     writer.commit();
     return reports;
   }
 
  private:
-  /// The bytes of a tensor, in pieces, between which a wish to stop is heard.
+  void advance(std::size_t bytes) {
+    done_ += bytes;
+    if (options_.on_progress) options_.on_progress(static_cast<std::int64_t>(done_), static_cast<std::int64_t>(2 * bytes_));
+  }
+
   void encode_item(const OutTensor& item, const Sink& sink) {
     const GgmlType& type = *item.entry.type;
-    const auto in_pieces = [&](std::span<const std::byte> bytes) {
-      constexpr std::size_t kPiece = 8 << 20;
-      while (!bytes.empty()) {
-        check_cancelled(options_.cancelled);
-        const auto piece = bytes.first(std::min(kPiece, bytes.size()));
-        sink(piece);
-        done_ += piece.size();
-        if (options_.on_progress) options_.on_progress(static_cast<std::int64_t>(done_), static_cast<std::int64_t>(2 * bytes_));
-        bytes = bytes.subspan(piece.size());
-      }
-    };
+    const auto pieces = [&](std::span<const std::byte> bytes) { in_pieces(bytes, options_.cancelled, sink); };
     try {
-      if (item.values) in_pieces(value_or_throw(encode_rows(type, item.values(), item.entry.shape.back())));
-      for (const Run& run : item.runs) encode_matrix(type, run.matrix, run.begin, run.count, pool_, in_pieces);
+      if (item.values) pieces(value_or_throw(encode_rows(type, item.values(), item.entry.shape.back())));
+      for (const Run& run : item.runs) encode_matrix(type, run.matrix, run.begin, run.count, pool_, pieces);
     } catch (Error& error) {
       if (error.code() == ErrorCode::kInvalidFile) error.add_context("tensor " + formats::quote(item.entry.name));
       throw;
     }
   }
 
-  std::vector<RoleReport> verify(const fs::path& path) {
-    const auto damaged = [&](const OutTensor& item) {
-      return make_error(ErrorCode::kIo, "'{}': tensor {} is not what was written", path.string(), formats::quote(item.entry.name));
-    };
+  /// Reads the file from the disk: every tensor must have the sum of what was written.
+  std::vector<RoleReport> verify(const fs::path& path, const std::vector<std::uint64_t>& sums) {
     RoleTable table;
     const auto file = value_or_throw(formats::Gguf::open(path));
-    for (const OutTensor& item : items_) {
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      const OutTensor& item = items_[i];
       const formats::GgufTensor* tensor = file.find(item.entry.name);
-      if (!tensor || tensor->type != item.entry.type || !std::ranges::equal(tensor->shape(), item.entry.shape)) throw damaged(item);
-      std::span<const std::byte> left = file.parts()[tensor->part].file.bytes().subspan(tensor->offset, tensor->bytes);
-      encode_item(item, [&](std::span<const std::byte> bytes) {
-        if (bytes.size() > left.size() || std::memcmp(bytes.data(), left.data(), bytes.size()) != 0) throw damaged(item);
-        left = left.subspan(bytes.size());
-      });
+      ByteSum sum;
+      const bool is_it = tensor && tensor->type == item.entry.type && std::ranges::equal(tensor->shape(), item.entry.shape);
+      if (is_it) {
+        in_pieces(file.parts()[tensor->part].file.bytes().subspan(tensor->offset, tensor->bytes), options_.cancelled,
+                  [&](std::span<const std::byte> piece) {
+                    sum.add(piece);
+                    advance(piece.size());
+                  });
+      }
+      if (!is_it || sum.value() != sums[i]) {
+        throw make_error(ErrorCode::kIo, "'{}': tensor {} is not what was written", path.string(), formats::quote(item.entry.name));
+      }
       if (item.matrices > 0 && item.from != tensor->type->name) table.add(report_of(item, *tensor), errors_of(item, file.matrix(*tensor)));
     }
     return table.reports();

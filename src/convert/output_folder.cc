@@ -1,10 +1,16 @@
 #include "convert/output_folder.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <iterator>
 
 #include "convert/disk.h"
+#include "convert/shards.h"
 #include "formats/atomic_file.h"
 #include "formats/gguf.h"
 
@@ -27,7 +33,7 @@ bool is_shard_name(std::string_view name) { return name.starts_with("model-") &&
 /// What a conversion writes besides companion files.
 bool is_ours(std::string_view name) {
   return is_shard_name(name) || name == "config.json" || name == "model.safetensors.index.json" || name.find(".tmp-") != std::string_view::npos ||
-         name == "shard.unverified";
+         name == "shard.unverified" || name == FinishedShards::kFileName;
 }
 
 bool is_companion(const fs::path& path) {
@@ -86,7 +92,7 @@ void clear_partial(const fs::path& partial, const Plan& plan) {
       throw make_error(ErrorCode::kIo, "'{}' holds {}, which no conversion writes; move it away", partial.string(), name);
     }
     const bool planned = std::any_of(plan.shards.begin(), plan.shards.end(), [&](const Shard& shard) { return shard.name == name; });
-    if (!planned) stale.push_back(file.path());
+    if (!planned && name != FinishedShards::kFileName) stale.push_back(file.path());
   }
   for (const fs::path& path : stale) fs::remove(path, error);
 }
@@ -109,25 +115,22 @@ void write_text_file(const fs::path& path, std::string_view text) {
 }
 
 void publish(const fs::path& partial, const fs::path& output) {
-  const fs::path target = without_slash(output);
+  const fs::path target = without_slash(output), parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
   sync_folder(partial);
   std::error_code error;
-  fs::path old;
-  if (fs::exists(target, error)) {
-    old = target;
-    old += ".replaced";
-    fs::remove_all(old, error);
-    fs::rename(target, old, error);
-    if (error) throw make_error(ErrorCode::kIo, "cannot replace '{}': {}", target.string(), error.message());
+  if (fs::exists(fs::symlink_status(target, error))) {
+    // Both names change hands at once, so that there is a whole model under the output's name at any moment.
+    if (::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+      sync_folder(parent);
+      fs::remove_all(partial, error);
+      return;
+    }
+    if (errno != EINVAL && errno != ENOSYS) throw make_error(ErrorCode::kIo, "cannot replace '{}': {}", target.string(), std::strerror(errno));
+    fs::remove_all(target, error);  // a file system that cannot exchange names
   }
   fs::rename(partial, target, error);
-  if (error) {
-    const std::string reason = error.message();
-    if (!old.empty()) fs::rename(old, target, error);
-    throw make_error(ErrorCode::kIo, "cannot name '{}': {}", target.string(), reason);
-  }
-  sync_folder(target.has_parent_path() ? target.parent_path() : fs::path("."));
-  if (!old.empty()) fs::remove_all(old, error);
+  if (error) throw make_error(ErrorCode::kIo, "cannot name '{}': {}", target.string(), error.message());
+  sync_folder(parent);
 }
 
 }  // namespace palimpsest::convert

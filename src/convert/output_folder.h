@@ -18,7 +18,7 @@ void check_output(const std::filesystem::path& input_folder, const std::filesyst
 /// "out.partial" for "out" and "out/".
 std::filesystem::path partial_folder(const std::filesystem::path& output);
 
-/// Removes what a conversion that ended early left in its folder, but for shards with names of the plan. Throws Error{kIo}, and removes nothing, when
+/// Removes what a conversion that ended early left in its folder, but for shards with names of the plan and the list of those that are finished. Throws Error{kIo}, and removes nothing, when
 /// it holds files that no conversion writes.
 void clear_partial(const std::filesystem::path& partial, const Plan& plan);
 
@@ -29,7 +29,7 @@ std::vector<std::filesystem::path> companion_files(const std::filesystem::path& 
 /// A small file, whole and on the disk.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
-/// Gives the finished folder its name. An output that was there is renamed, and removed after.
+/// Gives the finished folder its name. An output that was there changes places with it and is then removed.
 void publish(const std::filesystem::path& partial, const std::filesystem::path& output);
 
 }  // namespace palimpsest::convert

@@ -1,10 +1,13 @@
 #include "convert/shards.h"
 
 #include <algorithm>
-#include <cstring>
+#include <fstream>
+#include <utility>
 
 #include "base/mapped_file.h"
+#include "convert/byte_sum.h"
 #include "convert/disk.h"
+#include "convert/output_folder.h"
 #include "formats/quote.h"
 
 namespace palimpsest::convert {
@@ -22,20 +25,6 @@ std::vector<Item> items_of(const ShardJob& job, const Shard& shard) {
   return items;
 }
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo).
-class Fnv {
- public:
-  void add(std::string_view text) {
-    for (const char c : text) hash_ = (hash_ ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-    hash_ = (hash_ ^ 0xff) * 0x100000001b3u;  // a border that no text holds
-  }
-  void add(std::uint64_t number) { add({reinterpret_cast<const char*>(&number), sizeof number}); }
-  std::uint64_t value() const { return hash_; }
-
- private:
-  std::uint64_t hash_ = 0xcbf29ce484222325u;
-};
-
 Error damaged(const fs::path& path, std::string_view text) {
   return make_error(ErrorCode::kIo, "'{}' is not what was written: {}", path.string(), text);
 }
@@ -51,69 +40,102 @@ void check_header(const formats::SafetensorsHeader& header, std::span<const Item
 
 }  // namespace
 
-void write_shard(const ShardJob& job, const Shard& shard, const fs::path& path) {
-  const std::pair<std::string, std::string> metadata[] = {{"format", "pt"}, {std::string(kFingerprintKey), job.fingerprint}};
+std::uint64_t joint_sum(const ShardSums& sums) {
+  ByteSum joint;
+  for (const std::uint64_t sum : sums) joint.add(sum);
+  return joint.value();
+}
+
+ShardSums write_shard(const ShardJob& job, const Shard& shard, const fs::path& path) {
+  const std::pair<std::string, std::string> metadata[] = {{"format", "pt"}};
+  const std::vector<Item> items = items_of(job, shard);
+  ShardSums sums;
   {
-    formats::SafetensorsWriter writer(path, items_of(job, shard), metadata);
+    formats::SafetensorsWriter writer(path, items, metadata);
+    ByteSum sum;
+    std::uint64_t left = items.empty() ? 0 : item_bytes(items[0]);  // of the tensor that the next byte belongs to
+    const auto end_tensors = [&] {
+      while (sums.size() < items.size() && left == 0) {
+        sums.push_back(std::exchange(sum, ByteSum()).value());
+        if (sums.size() < items.size()) left = item_bytes(items[sums.size()]);
+      }
+    };
+    end_tensors();
     for (const PlannedWeight& weight : weights_of(job, shard)) {
       if (weight.spec) value_or_throw(check_values(job.config, *weight.spec, weight.source, job.source));
       encode(weight, job.source, job.pool, job.options.cancelled, [&](std::span<const std::byte> bytes) {
         writer.append(bytes);
         job.advance(bytes.size());
+        while (!bytes.empty()) {
+          const auto part = bytes.first(std::min<std::uint64_t>(bytes.size(), left));
+          sum.add(part);
+          left -= part.size();
+          bytes = bytes.subspan(part.size());
+          end_tensors();
+        }
       });
     }
     writer.commit();
   }
   sync_file(path);
+  return sums;
 }
 
-void verify_shard(const ShardJob& job, const Shard& shard, const fs::path& path) {
+ShardSums read_shard(const ShardJob& job, const Shard& shard, const fs::path& path) {
   const auto file = value_or_throw(base::MappedFile::open(path));
   const auto header = formats::parse_safetensors(file.bytes());
   if (!header) throw damaged(path, header.error().text());
-  const std::vector<Item> items = items_of(job, shard);
-  check_header(*header, items, path);
-
-  std::size_t entry = 0;
-  std::uint64_t at = 0;  // bytes of that entry already compared
-  const auto compare = [&](std::span<const std::byte> bytes) {
-    job.advance(bytes.size());
-    while (!bytes.empty()) {
-      const formats::TensorEntry& tensor = header->entries[entry];
-      if (at == tensor.bytes()) {
-        ++entry;
-        at = 0;
-        continue;
-      }
-      const auto part = bytes.first(std::min<std::uint64_t>(bytes.size(), tensor.bytes() - at));
-      const std::byte* found = file.bytes().data() + tensor.offset + at;
-      if (!std::equal(part.begin(), part.end(), found)) {
-        const auto where = static_cast<std::uint64_t>(std::mismatch(part.begin(), part.end(), found).first - part.begin());
-        throw damaged(path, fmt::format("tensor {}: byte {} differs", formats::quote(tensor.name), at + where));
-      }
-      at += part.size();
-      file.release(tensor.offset, at);
-      bytes = bytes.subspan(part.size());
-    }
-  };
-  for (const PlannedWeight& weight : weights_of(job, shard)) {
-    encode(weight, job.source, job.pool, job.options.cancelled, compare);
+  check_header(*header, items_of(job, shard), path);
+  ShardSums sums;
+  for (const formats::TensorEntry& tensor : header->entries) {
+    ByteSum sum;
+    in_pieces(file.bytes().subspan(tensor.offset, tensor.bytes()), job.options.cancelled, [&](std::span<const std::byte> piece) {
+      sum.add(piece);
+      job.advance(piece.size());
+    });
+    file.release(tensor.offset, tensor.bytes());
+    sums.push_back(sum.value());
   }
+  return sums;
 }
 
-bool is_finished_shard(const ShardJob& job, const fs::path& path) {
-  const auto file = base::MappedFile::open(path);
-  if (!file) return false;
-  const auto header = formats::parse_safetensors(file->bytes());
-  if (!header) return false;
-  return std::any_of(header->metadata.begin(), header->metadata.end(),
-                     [&](const auto& pair) { return pair.first == kFingerprintKey && pair.second == job.fingerprint; });
+void check_sums(const ShardJob& job, const Shard& shard, const fs::path& path, const ShardSums& written, const ShardSums& found) {
+  const auto differs = std::ranges::mismatch(written, found).in1 - written.begin();
+  if (differs == std::ssize(written)) return;
+  throw damaged(path, fmt::format("tensor {}: its bytes differ", formats::quote(items_of(job, shard)[static_cast<std::size_t>(differs)].name)));
 }
+
+FinishedShards::FinishedShards(const fs::path& folder, std::string fingerprint) : path_(folder / kFileName), fingerprint_(std::move(fingerprint)) {
+  std::ifstream file(path_);
+  std::string line;
+  if (!std::getline(file, line) || line != fingerprint_) return;
+  std::string name;
+  std::uint64_t sum = 0;
+  while (file >> name >> std::hex >> sum) sums_[name] = sum;
+}
+
+std::optional<std::uint64_t> FinishedShards::find(const std::string& shard) const {
+  const auto found = sums_.find(shard);
+  return found == sums_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void FinishedShards::add(const std::string& shard, std::uint64_t sum) {
+  sums_[shard] = sum;
+  std::string text = fingerprint_ + "\n";
+  for (const auto& [name, joint] : sums_) text += fmt::format("{} {:016x}\n", name, joint);
+  write_text_file(path_, text);
+}
+
+void FinishedShards::remove_file() const { fs::remove(path_); }
 
 std::string fingerprint(const Plan& plan, const formats::Checkpoint& source, std::string_view config_json) {
-  Fnv hash;
+  ByteSum hash;
   hash.add(config_json);
-  for (const auto& shard : source.shards()) hash.add(shard.file.size());
+  for (const auto& shard : source.shards()) {
+    hash.add(shard.file.size());
+    std::error_code error;
+    hash.add(static_cast<std::uint64_t>(fs::last_write_time(shard.path, error).time_since_epoch().count()));
+  }
   for (const formats::TensorEntry& entry : source.entries()) {
     hash.add(entry.name);
     hash.add(static_cast<std::uint64_t>(entry.dtype));

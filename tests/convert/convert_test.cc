@@ -414,6 +414,29 @@ TEST(Resume, WritesDamagedShardsAgain) {
   EXPECT_EQ(files_of(folder / "out"), files_of(folder / "whole"));
 }
 
+TEST(Resume, ASourceThatChangedStartsAnew) {
+  const TempFolder folder;
+  fs::copy(kDemo, folder / "in");
+  const Options options{.input = folder / "in", .output = folder / "out", .weights = Form::kInt8, .shard_bytes = 3 * kMegabyte};
+  convert_half(options);
+  fs::last_write_time(folder / "in/model.safetensors", fs::file_time_type::clock::now());
+  EXPECT_EQ(convert_checkpoint(options).shards_resumed, 0);
+}
+
+TEST(Resume, AListThatSaysNothingOrNonsense) {
+  const TempFolder folder;
+  Options options{.input = kDemo, .output = folder / "whole", .weights = Form::kInt8, .shard_bytes = 3 * kMegabyte};
+  convert_checkpoint(options);
+  options.output = folder / "out";
+  for (const char* text : {"", "x", "\n\n", "0123456789abcdef\nmodel-00001-of-00002.safetensors zz\n"}) {
+    convert_half(options);
+    folder.write("out.partial/conversion.txt", text);
+    EXPECT_EQ(convert_checkpoint(options).shards_resumed, 0) << text;
+    EXPECT_EQ(files_of(folder / "out"), files_of(folder / "whole"));
+    fs::remove_all(folder / "out");
+  }
+}
+
 TEST(Resume, OtherOptionsStartAnew) {
   const TempFolder folder;
   Options options{.input = kDemo, .output = folder / "out", .weights = Form::kInt8, .shard_bytes = 3 * kMegabyte};
@@ -494,6 +517,20 @@ TEST(Output, IsReplacedOnlyByAWholeOne) {
   convert_checkpoint({.input = kDemo, .output = folder / "out", .weights = Form::kMxfp4, .shard_bytes = 3 * kMegabyte, .force = true});
   EXPECT_NE(files_of(folder / "out"), before);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 1);  // nothing but the output is left
+}
+
+TEST(Output, NothingBesideTheOutputIsTouched) {
+  const TempFolder folder;
+  convert_checkpoint({.input = kDemo, .output = folder / "out", .weights = Form::kInt8});
+  fs::create_directory(folder / "out.replaced");
+  folder.write("out.replaced/diary.docx", "dear diary");
+  fs::rename(folder / "out", folder / "elsewhere");
+  fs::create_directory_symlink("elsewhere", folder / "out");
+  convert_checkpoint({.input = kDemo, .output = folder / "out", .weights = Form::kMxfp4, .force = true});
+  EXPECT_EQ(test::read_file(folder / "out.replaced/diary.docx"), "dear diary");
+  EXPECT_TRUE(fs::exists(folder / "elsewhere/config.json"));  // the link is replaced, not what it led to
+  EXPECT_FALSE(fs::is_symlink(folder / "out"));
+  EXPECT_FALSE(fs::exists(folder / "out.partial"));
 }
 
 TEST(Output, OneConversionAtATime) {
