@@ -117,6 +117,11 @@ struct ChatSegment {
 std::string join(std::span<const ChatSegment> segments);
 std::vector<TokenId> encode(const Tokenizer& tokenizer, std::span<const ChatSegment> segments);
 
+/// Where messages begin in the ids of a chat, the first excepted: behind each id that ends one
+/// (Tokenizer::stop_ids), ascending. These are control tokens, which no message can contain. What a
+/// format leaves open (a question of Llama 2) has no border behind it. For Session::resume.
+std::vector<std::int64_t> message_borders(const Tokenizer& tokenizer, std::span<const TokenId> ids);
+
 // -- what the model says -----------------------------------------------------------------------
 
 /// One step of a message that is being written.

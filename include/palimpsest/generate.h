@@ -26,6 +26,9 @@ struct GenerateOptions {
       -1;  ///< -1: until a stop id or the end of the context; 0: read the prompt only
   std::vector<std::int32_t>
       stop_ids;  ///< end the answer; the one written is the last of GenerateResult::ids
+  /// Positions of the whole sequence at which messages begin, ascending (message_borders): where
+  /// Session::resume keeps snapshots first. None where `held` and prompt are no chat.
+  std::vector<std::int64_t> borders;
   std::uint64_t sequence =
       0;  ///< names the random numbers, with the sampler's seed and the position
   /// Looked at before every forward pass; may be set from any thread or from a signal handler.

@@ -87,6 +87,9 @@ ChatTurn ChatSession::answer(const GenerateOptions& options, const OnEvent& on_e
     events.clear();
   };
   GenerateOptions parsing = options;
+  std::vector<TokenId> whole = held_;
+  whole.insert(whole.end(), next.ids.begin(), next.ids.end());
+  parsing.borders = message_borders(tokenizer_, whole);
   parsing.on_token = [&](TokenId id) {
     if (options.on_token) options.on_token(id);
     parser->push(id, events);

@@ -29,6 +29,8 @@ struct ChatTurn {
 /// would encode to) and only the rest is encoded and computed: the end of a message that was cut
 /// off, the user's new message, the opening of the answer. Formats that leave out parts of earlier
 /// turns, and answers that do not re-render to the same text, lead to ChatTurn::recomputed instead.
+/// Snapshots lie where messages begin, so that a chat in which one was changed is computed from
+/// about there.
 ///
 /// Not thread-safe. Session and sampler are the caller's and must outlive it.
 class ChatSession {

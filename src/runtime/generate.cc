@@ -39,14 +39,14 @@ void append(Session& session, std::vector<std::int32_t>& held, std::int32_t id) 
 
 /// Makes `held` and `prompt` what the session and `held` hold.
 PromptCounts resume(Session& session, std::vector<std::int32_t>& held,
-                    std::span<const std::int32_t> prompt,
+                    std::span<const std::int32_t> prompt, std::span<const std::int64_t> borders,
                     const std::function<bool()>& on_progress) {
   std::vector<std::int32_t> whole = std::move(held);
   whole.insert(whole.end(), prompt.begin(), prompt.end());
   const auto follow = [&] { held.assign(session.ids().begin(), session.ids().end()); };
   try {
     const PromptCounts counts =
-        session.resume(whole, {}, [&](std::int64_t) { return on_progress(); });
+        session.resume(whole, borders, [&](std::int64_t) { return on_progress(); });
     follow();
     return counts;
   } catch (...) {
@@ -84,7 +84,7 @@ class Answer {
       return;
     }
     const auto start = Clock::now();
-    const PromptCounts counts = resume(session_, held_, prompt, [&] {
+    const PromptCounts counts = resume(session_, held_, prompt, options_.borders, [&] {
       if (options_.on_prompt) options_.on_prompt(session_.length(), total);
       return !cancelled();
     });

@@ -25,6 +25,11 @@ std::int64_t pass_end(std::int64_t begin, std::int64_t total, std::int64_t max_r
   return end;
 }
 
+/// Units that taking over a prefix may need: for a copy of the block of list rows that it ends in.
+std::int64_t units_to_take_over(const StatePool& pool) {
+  return pool.row_bytes() > 0 ? 1 : 0;
+}
+
 }  // namespace
 
 SequenceCache::SequenceCache(StatePool& pool, const SequenceCacheOptions& options)
@@ -115,9 +120,8 @@ void SequenceCache::restore_longest(std::int32_t slot) {
     Mark& mark = **best;
     limit = mark.position - 1;
     pinned_ = &mark;
-    // One unit for the copy of the block that the prefix ends in.
-    const bool restored = (mark.state.defined() || bring_back(mark)) && free_units(1) &&
-                          pool_.restore(slot, mark.state);
+    const bool restored = (mark.state.defined() || bring_back(mark)) &&
+                          free_units(units_to_take_over(pool_)) && pool_.restore(slot, mark.state);
     pinned_ = nullptr;
     if (!restored) continue;
     mark.last_used = clock_;
@@ -139,6 +143,9 @@ void SequenceCache::plan_marks(Sequence& s, std::int64_t from, std::int64_t spli
   };
   for (const std::int64_t position : snapshot_positions(s.prompt, spacing_for(s.prompt, most)))
     want(position, MarkKind::kGrid);
+  // The last ones: each costs a pass, and no more than `most` can stay.
+  if (static_cast<std::int64_t>(borders.size()) > most)
+    borders = borders.last(static_cast<std::size_t>(most));
   for (const std::int64_t border : borders) want(on_grid(border), MarkKind::kBorder);
   if (split < s.prompt) want(on_grid(split), MarkKind::kBorder);
   std::sort(s.due.begin(), s.due.end(), [](const Due& a, const Due& b) {
@@ -218,7 +225,7 @@ void SequenceCache::drop(std::int32_t slot) {
 }
 
 std::optional<std::int32_t> SequenceCache::fork(std::int32_t slot) {
-  if (pool_.free_slots() == 0 || !free_units(1)) return std::nullopt;
+  if (pool_.free_slots() == 0 || !free_units(units_to_take_over(pool_))) return std::nullopt;
   const auto child = pool_.fork(slot);
   if (!child) return std::nullopt;
   sequence(*child).tokens.reserve(sequence(slot).tokens.capacity());

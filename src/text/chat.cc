@@ -50,6 +50,15 @@ std::vector<TokenId> encode(const Tokenizer& tokenizer, std::span<const ChatSegm
   return ids;
 }
 
+std::vector<std::int64_t> message_borders(const Tokenizer& tokenizer,
+                                          std::span<const TokenId> ids) {
+  std::vector<std::int64_t> borders;
+  for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+    if (tokenizer.is_stop(ids[i])) borders.push_back(static_cast<std::int64_t>(i) + 1);
+  }
+  return borders;
+}
+
 void ParsedMessage::add(const ChatEvent& event) {
   using Kind = ChatEvent::Kind;
   switch (event.kind) {
