@@ -29,6 +29,7 @@ void read_all(std::span<const std::byte> bytes) {
   if (image->computed > static_cast<std::int64_t>(image->tokens.size())) __builtin_trap();
   touch(image->fixed, image->fixed_bytes);
   touch(image->rows, image->computed * image->row_bytes);
+  for (const char letter : image->text) sum = sum + static_cast<unsigned char>(letter);
   for (const auto& snapshot : image->snapshots) {
     if (snapshot.rows_from > snapshot.position || snapshot.position >= image->computed)
       __builtin_trap();
@@ -49,16 +50,18 @@ std::vector<std::byte> with_checksums(std::span<const std::byte> input) {
   const auto set = [&](std::size_t offset, std::uint64_t value) {
     std::memcpy(bytes.data() + offset, &value, sizeof(value));
   };
-  if (bytes.size() < 160) return bytes;
+  constexpr std::size_t kHeader = 128, kSections = 5, kFooter = kSections * 8;
+  if (bytes.size() < kHeader + kFooter) return bytes;
   set(16, bytes.size());
   set(120, XXH3_64bits(bytes.data(), 120));
-  const std::uint64_t snapshots = field(bytes, 72), end = bytes.size() - 32;
+  const std::uint64_t snapshots = field(bytes, 72), end = bytes.size() - kFooter;
   if (snapshots > bytes.size()) return bytes;
   std::uint64_t rows = field(bytes, 64);
-  std::uint64_t at = 128;
-  for (std::size_t section = 0; section < 4; ++section) {
-    const std::uint64_t sizes[4] = {field(bytes, 56) * 4, snapshots * 32,
-                                    (snapshots + 1) * field(bytes, 40), rows * field(bytes, 48)};
+  std::uint64_t at = kHeader;
+  for (std::size_t section = 0; section < kSections; ++section) {
+    const std::uint64_t sizes[kSections] = {field(bytes, 56) * 4, snapshots * 32,
+                                            (snapshots + 1) * field(bytes, 40),
+                                            rows * field(bytes, 48), field(bytes, 96)};
     if (at > end || sizes[section] > end - at) return bytes;
     if (section == 1) {
       for (std::uint64_t i = 0; i < snapshots && sizes[1] <= end - at; ++i)

@@ -15,6 +15,9 @@ namespace palimpsest {
 
 struct Observer;
 
+/// Most bytes of snapshots in a session file, where nothing else is said.
+inline constexpr std::int64_t kSavedSnapshotBytes = std::int64_t{1} << 30;
+
 struct SessionOptions {
   int threads = 0;            ///< 0: one a physical core
   std::int64_t context = 0;   ///< most tokens of the sequence; 0: what the model was made for, cut to what fits into memory
@@ -26,6 +29,8 @@ struct SessionOptions {
   bool exact_reuse = false;
   std::filesystem::path cache_disk;   ///< folder for snapshots beyond cache_bytes; empty: none
   std::int64_t cache_disk_bytes = 0;  ///< most bytes there
+  /// Most bytes of snapshots in a file of save(), beside the sequence itself; the most useful ones go into it. 0: none.
+  std::int64_t saved_snapshot_bytes = kSavedSnapshotBytes;
 };
 
 /// What became of the tokens of a prompt; the three sum to its length.
@@ -83,8 +88,8 @@ class Session {
                       const std::function<bool(std::int64_t done)>& on_progress = {});
   /// Keeps what the session holds now as a snapshot, if there is room: worth it at the end of an answer.
   void keep();
-  /// Writes the sequence, its memories and the snapshots on its way to a file, which appears whole and on disk, or not at all. Throws
-  /// Error{kIo}.
+  /// Writes the sequence, its memories and snapshots on its way (those in memory, within SessionOptions::saved_snapshot_bytes) to a file, which
+  /// appears whole and on disk, or not at all. Throws Error{kIo}.
   void save(const std::filesystem::path& path, const SessionNote& note = {}) const;
   /// Makes the session what was saved, without computing: the next answer is token for token what it would have been. Throws Error, and the session
   /// stays as it is: kIo (also for a link), kInvalidFile for a file that is cut, damaged or of another version, kInvalidRequest for another

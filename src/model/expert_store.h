@@ -18,6 +18,12 @@ class ExpertStore {
   /// Views of all experts of a layer, [num_experts], of which those in `ids` (duplicates allowed) may be read until release().
   virtual const ExpertMatrices* acquire(std::int64_t layer, std::span<const std::int32_t> ids) = 0;
   virtual void release(std::int64_t layer, std::span<const std::int32_t> ids) = 0;
+  /// An expert to look at, not to compute with: its bytes as they are stored, checked by nobody, readable until the next call.
+  virtual ExpertMatrices peek(std::int64_t layer, std::int32_t expert) {
+    const ExpertMatrices views = acquire(layer, {&expert, 1})[expert];
+    release(layer, {&expert, 1});
+    return views;
+  }
   /// A hint that these will be asked for soon.
   virtual void prefetch(std::int64_t layer, std::span<const std::int32_t> ids) {
     (void)layer;
@@ -47,6 +53,9 @@ class MappedExperts final : public ExpertStore {
     return layers_[static_cast<std::size_t>(layer)].data();
   }
   void release(std::int64_t, std::span<const std::int32_t>) override {}
+  ExpertMatrices peek(std::int64_t layer, std::int32_t expert) override {
+    return layers_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)];
+  }
 
  private:
   std::vector<std::vector<ExpertMatrices>> layers_;

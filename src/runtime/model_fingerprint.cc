@@ -12,6 +12,10 @@
 namespace palimpsest {
 namespace {
 
+/// Matrices of routed experts that are looked at: each costs a page of its file, which may have to
+/// be read from the disk.
+constexpr std::int64_t kMostSamples = 32768;
+
 class Hasher {
  public:
   Hasher() : state_(XXH3_createState()) { XXH3_128bits_reset(state_); }
@@ -31,10 +35,19 @@ class Hasher {
   XXH3_state_t* state_;
 };
 
-/// The bytes of a matrix's middle row, at most a cache line of them: one touch of the file for each
-/// matrix.
+/// What a matrix is stored as.
+std::int64_t form_of(const Matrix& matrix) {
+  if (matrix.is_blocks()) return 1000 + static_cast<std::int64_t>(matrix.blocks.type);
+  if (matrix.is_mx()) return 100;
+  return matrix.is_int8() ? 101 : static_cast<std::int64_t>(matrix.dense.dtype);
+}
+
+/// The form of a matrix and the bytes of its middle row, at most a cache line of them: one touch of
+/// the file for each matrix.
 void add_sample(Hasher& hasher, const Matrix& matrix) {
   if (!matrix.defined() || matrix.rows() == 0) return;
+  const std::int64_t form = form_of(matrix);
+  hasher.add(&form, sizeof(form));
   const Matrix row = matrix.row_range(matrix.rows() / 2, 1);
   if (row.is_blocks()) {
     hasher.add(row.blocks.data, std::min<std::int64_t>(64, row.blocks.row_bytes));
@@ -42,6 +55,27 @@ void add_sample(Hasher& hasher, const Matrix& matrix) {
     const Tensor& numbers = row.is_mx() ? row.mx.codes : row.is_int8() ? row.int8.codes : row.dense;
     hasher.add(numbers.data,
                std::min<std::int64_t>(64, numbers.size(1) * dtype_size(numbers.dtype)));
+  }
+}
+
+/// Samples of all matrices of routed experts; of more than kMostSamples, of as many spread evenly
+/// over layers and experts.
+void add_experts(Hasher& hasher, const Model& model) {
+  const ModelConfig& config = model.config();
+  std::vector<std::int64_t> layers;
+  for (std::int64_t l = 0; l < config.num_layers(); ++l) {
+    if (config.layers[static_cast<std::size_t>(l)].ffn == Ffn::kMixtureOfExperts)
+      layers.push_back(l);
+  }
+  const std::int64_t experts = config.moe.num_experts,
+                     all = static_cast<std::int64_t>(layers.size()) * experts * 3,
+                     samples = std::min(all, kMostSamples);
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const std::int64_t at = i * all / samples, expert = at / 3 % experts;
+    const ExpertMatrices views = model.weights().experts->peek(
+        layers[static_cast<std::size_t>(at / 3 / experts)], static_cast<std::int32_t>(expert));
+    const Matrix& matrix = at % 3 == 0 ? views.w1 : at % 3 == 1 ? views.w3 : views.w2;
+    add_sample(hasher, matrix);
   }
 }
 
@@ -64,6 +98,7 @@ ModelFingerprint model_fingerprint(const Model& model) {
     LayerWeights views = weights.layers[static_cast<std::size_t>(spec.layer)];
     if (const Matrix* matrix = matrix_field(views, spec.role)) add_sample(hasher, *matrix);
   }
+  add_experts(hasher, model);
   for (const LayerWeights& layer : weights.layers)
     hasher.add(layer.input_layernorm.weight.data, layer.input_layernorm.weight.bytes());
   add_sample(hasher, weights.embed_tokens);

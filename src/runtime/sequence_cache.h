@@ -110,6 +110,8 @@ class SequenceCache {
 
   /// Snapshots on the sequence's way, ascending.
   std::vector<const Mark*> marks(std::int32_t slot) const;
+  /// Requests since a mark was last used.
+  std::int64_t age(const Mark& mark) const { return clock_ - mark.last_used; }
   /// Closes what the slot holds and makes it a sequence that has computed `tokens`: `fixed` and
   /// `rows` as StatePool holds them. False, and the slot is empty, when there is no room.
   [[nodiscard]] bool adopt(std::int32_t slot, std::span<const std::int32_t> tokens,
@@ -128,6 +130,7 @@ class SequenceCache {
   // -- the whole ------------------------------------------------------------------------------
 
   StatePool& pool() { return pool_; }
+  const StatePool& pool() const { return pool_; }
   PrefixTree& tree() { return tree_; }
   /// Forgets every snapshot; running sequences go on.
   void clear();

@@ -32,6 +32,7 @@ struct Session::Impl {
       : model(std::move(model_in)),
         plan(checked_plan(*model, options)),
         ubatch(options.ubatch),
+        saved_snapshot_bytes(options.saved_snapshot_bytes),
         exact(options.exact_reuse),
         context(options.threads > 0 ? options.threads : base::ThreadPool::default_size()),
         states(state_spec(model->config(), options.cache_type), pool_options(model->config(), plan)),
@@ -106,7 +107,7 @@ struct Session::Impl {
   std::shared_ptr<const Model> model;
   std::optional<ModelFingerprint> named;
   MemoryPlan plan;
-  std::int64_t ubatch;
+  std::int64_t ubatch, saved_snapshot_bytes;
   bool exact;
   ExecContext context;
   StatePool states;
@@ -157,7 +158,8 @@ void Session::score(std::span<const std::int32_t> ids,
 
 void Session::keep() { impl_->cache.keep(impl_->slot); }
 void Session::save(const std::filesystem::path& path, const SessionNote& note) const {
-  save_session(path, impl_->cache, impl_->slot, impl_->fingerprint(), note);
+  save_session(path, impl_->cache, impl_->slot, impl_->fingerprint(), note,
+               impl_->saved_snapshot_bytes);
 }
 
 SessionNote Session::restore(const std::filesystem::path& path) {

@@ -22,7 +22,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "session files are little-endian");
 
 constexpr std::array<char, 8> kMagic = {'P', 'A', 'L', 'S', 'E', 'S', 'S', '\n'};
-constexpr std::uint32_t kVersion = 2;
+/// 1: without records of snapshots. 2: model fingerprints knew nothing of routed experts.
+constexpr std::uint32_t kVersion = 3;
 constexpr std::uint64_t kAlignment = 64;
 /// More than any model has; sums of so many stay far below 64 bits.
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 32, kMostSnapshots = 1 << 20,
@@ -107,8 +108,11 @@ Result<Header> parse_header(std::span<const std::byte> bytes) {
   const auto header = read<Header>(bytes, 0);
   if (header.magic != kMagic) return fail(ErrorCode::kInvalidFile, "not a session file");
   if (header.version != kVersion || header.header_bytes != sizeof(Header)) {
-    return fail(ErrorCode::kInvalidFile, "a session of version {}; this build reads version {}",
-                header.version, kVersion);
+    return fail(ErrorCode::kInvalidFile, "a session of version {}; this build reads version {}{}",
+                header.version, kVersion,
+                header.version < kVersion
+                    ? ": older ones do not say which model they belong to closely enough"
+                    : "");
   }
   if (header.checksum != header_checksum(header))
     return fail(ErrorCode::kInvalidFile, "the header fails its checksum");
@@ -240,25 +244,50 @@ void write_rows(SectionWriter& out, const StatePool& pool, const Source& source,
   }
 }
 
-}  // namespace
-
-void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
-                  const ModelFingerprint& fingerprint, const SessionNote& note) {
-  const StatePool& pool = cache.pool();
-  const std::int64_t length = pool.length(slot);
+struct ChosenSnapshots {
   std::vector<const Mark*> marks;
   std::vector<Record> records;
-  std::int64_t rows = length;
+};
+
+/// Snapshots in memory on the way of a slot, the most useful ones within `bytes`.
+ChosenSnapshots choose_snapshots(const SequenceCache& cache, std::int32_t slot,
+                                 std::int64_t bytes) {
+  const StatePool& pool = cache.pool();
+  const std::int64_t length = pool.length(slot);
+  ChosenSnapshots all, chosen;
+  std::vector<SavedCandidate> candidates;
   for (const Mark* mark : cache.marks(slot)) {
     if (!mark->state.defined() || mark->position >= length) continue;
     const std::int64_t from = pool.common_rows(slot, mark->state);
-    records.push_back({.position = static_cast<std::uint64_t>(mark->position),
-                       .rows_from = static_cast<std::uint64_t>(from),
-                       .kind = static_cast<std::uint32_t>(mark->kind),
-                       .canonical = mark->canonical});
-    rows += mark->position - from;
-    marks.push_back(mark);
+    all.marks.push_back(mark);
+    all.records.push_back({.position = static_cast<std::uint64_t>(mark->position),
+                           .rows_from = static_cast<std::uint64_t>(from),
+                           .kind = static_cast<std::uint32_t>(mark->kind),
+                           .canonical = mark->canonical});
+    candidates.push_back(
+        {.position = mark->position,
+         .age = cache.age(*mark),
+         .hits = mark->hits,
+         .bytes = pool.fixed_bytes() + (mark->position - from) * pool.row_bytes()});
   }
+  for (const std::size_t i : most_useful(candidates, length, bytes)) {
+    chosen.marks.push_back(all.marks[i]);
+    chosen.records.push_back(all.records[i]);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
+                  const ModelFingerprint& fingerprint, const SessionNote& note,
+                  std::int64_t snapshot_bytes) {
+  const StatePool& pool = cache.pool();
+  const std::int64_t length = pool.length(slot);
+  const auto [marks, records] = choose_snapshots(cache, slot, snapshot_bytes);
+  std::int64_t rows = length;
+  for (const Record& record : records)
+    rows += static_cast<std::int64_t>(record.position - record.rows_from);
   std::vector<std::int32_t> tokens(cache.tokens(slot).begin(), cache.tokens(slot).begin() + length);
   tokens.insert(tokens.end(), note.pending.begin(), note.pending.end());
 

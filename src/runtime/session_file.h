@@ -29,8 +29,10 @@
 
 namespace palimpsest {
 
-/// Names a model: XXH3 (128 bits) of its configuration, of shape and role of every weight, and of a
-/// sample of the numbers in them, so that models trained further from the same start differ.
+/// Names a model: XXH3 (128 bits) of its configuration, of shape, role and stored form of every
+/// weight, and of a sample of the numbers in them, so that models trained further from the same
+/// start differ. Of routed experts at most 32,768 matrices are sampled, spread evenly: whether one
+/// expert of a hundred thousand was changed alone may stay unseen.
 using ModelFingerprint = std::array<std::uint64_t, 2>;
 ModelFingerprint model_fingerprint(const Model& model);
 
@@ -57,10 +59,12 @@ struct SessionImage {
 /// too long, or fail a checksum.
 Result<SessionImage> parse_session(std::span<const std::byte> bytes);
 
-/// Writes what the slot holds. The file appears whole, after the disk has it, or the one before
+/// Writes what the slot holds, and of the snapshots in memory on its way the most useful ones that
+/// take at most `snapshot_bytes`. The file appears whole, after the disk has it, or the one before
 /// stays; it is readable by its owner alone. Throws Error{kIo}.
 void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
-                  const ModelFingerprint& fingerprint, const SessionNote& note);
+                  const ModelFingerprint& fingerprint, const SessionNote& note,
+                  std::int64_t snapshot_bytes = kSavedSnapshotBytes);
 
 /// Makes `slot` what was saved, in place of what it holds (which is closed), and its snapshots part
 /// of the cache as far as there is room. Nothing is changed before all is checked. Throws Error:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -57,6 +58,31 @@ double usefulness(const SnapshotValue& value) {
   return d(value.gap) * (1 + d(value.hits)) /
          ((64 + d(value.distance)) * (1 + d(value.age)) *
           d(std::max<std::int64_t>(value.bytes, 1)));
+}
+
+std::vector<std::size_t> most_useful(std::span<const SavedCandidate> candidates,
+                                     std::int64_t length, std::int64_t bytes) {
+  std::vector<std::size_t> kept(candidates.size());
+  std::iota(kept.begin(), kept.end(), std::size_t{0});
+  std::int64_t taken = 0;
+  for (const SavedCandidate& c : candidates) taken += c.bytes;
+  while (taken > bytes) {
+    std::size_t least = 0;
+    double least_value = std::numeric_limits<double>::infinity();
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      const SavedCandidate& c = candidates[kept[i]];
+      const std::int64_t before = i == 0 ? 0 : candidates[kept[i - 1]].position;
+      const double value = usefulness({.gap = c.position - before,
+                                       .distance = length - c.position,
+                                       .age = c.age,
+                                       .hits = c.hits,
+                                       .bytes = c.bytes});
+      if (value < least_value) least = i, least_value = value;
+    }
+    taken -= candidates[kept[least]].bytes;
+    kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(least));
+  }
+  return kept;
 }
 
 }  // namespace palimpsest

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 // Where snapshots are placed and which go first: pure functions, without a clock.
@@ -49,5 +51,17 @@ struct SnapshotValue {
 /// the spacing that snapshot_positions() makes, gaps in proportion to the distance, is the one in
 /// which all are worth the same, so scarcity thins it evenly.
 double usefulness(const SnapshotValue& value);
+
+/// A snapshot on the way of a sequence that could go into its file.
+struct SavedCandidate {
+  std::int64_t position = 0;
+  std::int64_t age = 0, hits = 0;  ///< as in SnapshotValue
+  std::int64_t bytes = 0;          ///< that it would take in the file
+};
+
+/// Indices of the candidates (positions ascending) of a sequence of `length` tokens that stay
+/// within `bytes` together: the least useful one goes as long as they do not.
+std::vector<std::size_t> most_useful(std::span<const SavedCandidate> candidates,
+                                     std::int64_t length, std::int64_t bytes);
 
 }  // namespace palimpsest

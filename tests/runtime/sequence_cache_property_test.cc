@@ -1,12 +1,15 @@
-// Random walks of the sequence cache: open, pass, decode, fork, tentative tokens, close, drop,
-// evict, spill and bring back, against a computation from scratch.
+// Random walks of the sequence cache: open, pass, decode, edit, fork, tentative tokens, cancel
+// between and within passes, close, drop, evict, spill and bring back, save and restore, against a
+// computation from scratch.
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
 #include <map>
 
+#include "palimpsest/error.h"
 #include "runtime/sequence_cache.h"
+#include "runtime/session_file.h"
 #include "support/cache_engine.h"
 #include "support/temp_folder.h"
 
@@ -15,22 +18,26 @@ namespace {
 
 using namespace test;
 
+constexpr ModelFingerprint kModel = {12, 34};
+/// A length that no prompt has: of a sequence whose present bits nobody else knows.
+constexpr std::size_t kUnknown = ~std::size_t{0};
+
 struct Walk {
-  explicit Walk(bool exact_in, const std::filesystem::path& disk)
+  explicit Walk(bool exact_in, const std::filesystem::path& folder_in)
       : exact(exact_in),
+        folder(folder_in),
         engine({.slots = 3,
                 .tokens = 1200,
                 .max_length = 600,
                 .block_tokens = 16,
                 .vocab_size = FakeModel::kVocab,
                 .cache_bytes = 40000},
-               {.exact = exact, .disk = disk, .disk_bytes = 30000}, exact) {}
+               {.exact = exact, .disk = folder_in / "disk", .disk_bytes = 30000}, exact) {}
 
   /// What a sequence should hold: computed beside the engine, pass by pass.
   struct Truth {
     Tokens tokens;
     std::size_t prompt = 0;
-    bool changed = false;  ///< went on after its prompt in passes that only this sequence knows
   };
 
   Tokens some_prompt(int number) const {
@@ -43,6 +50,11 @@ struct Walk {
     }
     prompt.resize(std::min<std::size_t>(prompt.size(), 500));
     return prompt;
+  }
+
+  /// Something that later prompts may begin with.
+  void remember(Tokens tokens) {
+    if (!tokens.empty()) finished.push_back(std::move(tokens));
   }
 
   void check(std::int32_t slot, const Truth& truth) {
@@ -84,7 +96,7 @@ struct Walk {
         break;
       case 4:
         if (any == running.end()) break;
-        finished.push_back(any->second.tokens);
+        remember(any->second.tokens);
         if (number % 3 == 0) {
           engine.pool.poison(any->first);
           engine.cache.drop(any->first);
@@ -118,8 +130,70 @@ struct Walk {
                                     guess.begin() + accepted);
         }
         break;
+      case 9:
+        if (any != running.end()) break_pass(any->first, 1 + number % 300);
+        break;
+      case 10:
+        if (any != running.end()) cancel(any->first, number);
+        break;
+      case 11:
+        if (any != running.end()) save(any->first, number);
+        break;
+      case 12:
+        if (any != running.end() && !saved.empty()) restore(any->first, number);
+        break;
     }
     for (const auto& [slot, truth] : running) check(slot, truth);
+  }
+
+  /// A pass that ends in the middle: some of its states are written, none of it counts.
+  void break_pass(std::int32_t slot, std::int64_t rows) {
+    const auto ids = engine.cache.wanted(slot, rows);
+    const std::int32_t slots[1] = {slot};
+    const std::int64_t cu[2] = {0, static_cast<std::int64_t>(ids.size())};
+    if (ids.empty() || !engine.cache.make_room(slots, cu)) return;
+    engine.pool.prepare(slots, cu);
+    engine.pool.poison(slot);
+    engine.cache.drop(slot);
+    running.erase(slot);
+  }
+
+  /// Stops a prompt where it is and goes on with another one in its place.
+  void cancel(std::int32_t slot, int number) {
+    const auto computed = static_cast<std::size_t>(engine.pool.length(slot));
+    remember(first(running[slot].tokens, computed));
+    engine.cache.unwant(slot);
+    const Tokens prompt = number % 2 == 0 ? running[slot].tokens : some_prompt(number);
+    running.erase(slot);
+    if (prompt.size() <= 500) {
+      running[engine.cache.reopen(slot, prompt)] = {prompt, prompt.size()};
+    } else {
+      engine.cache.drop(slot);
+    }
+  }
+
+  void save(std::int32_t slot, int number) {
+    const auto path = folder / ("session" + std::to_string(number % 3));
+    save_session(path, engine.cache, slot, kModel, {.sampler_seed = 5},
+                 number % 2 == 0 ? 1 << 20 : 700);
+    const Truth& truth = running[slot];
+    const auto computed = static_cast<std::size_t>(engine.pool.length(slot));
+    saved[path] = {first(truth.tokens, computed), computed == truth.prompt ? computed : kUnknown};
+  }
+
+  /// Into the place of a sequence.
+  void restore(std::int32_t slot, int number) {
+    const auto& [path, truth] = *std::next(saved.begin(), number % static_cast<int>(saved.size()));
+    remember(first(running[slot].tokens, static_cast<std::size_t>(engine.pool.length(slot))));
+    try {
+      const SessionNote note = load_session(path, engine.cache, slot, kModel);
+      RC_ASSERT(note.sampler_seed == 5u && note.pending.empty());
+      RC_ASSERT(engine.pool.length(slot) == static_cast<std::int64_t>(truth.tokens.size()));
+      running[slot] = truth;
+    } catch (const Error& error) {
+      RC_ASSERT(error.code() == ErrorCode::kOutOfMemory);
+      running[slot] = {};
+    }
   }
 
   bool pass(std::int32_t slot, std::int64_t rows) {
@@ -132,9 +206,11 @@ struct Walk {
   }
 
   bool exact;
+  std::filesystem::path folder;
   Engine engine;
   std::map<std::int32_t, Truth> running;
   std::vector<Tokens> finished;
+  std::map<std::filesystem::path, Truth> saved;
 };
 
 void random_walk(bool exact, const std::vector<std::pair<int, int>>& steps) {
@@ -150,7 +226,7 @@ void random_walk(bool exact, const std::vector<std::pair<int, int>>& steps) {
 
 auto any_steps() {
   return rc::gen::resize(80, rc::gen::container<std::vector<std::pair<int, int>>>(rc::gen::pair(
-                                 rc::gen::inRange(0, 9), rc::gen::inRange(0, 10000))));
+                                 rc::gen::inRange(0, 13), rc::gen::inRange(0, 10000))));
 }
 RC_GTEST_PROP(SequenceCacheProperty, ReuseIsBitEqualInExactMode, ()) {
   random_walk(true, *any_steps());

@@ -9,11 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
 #include "base/rng.h"
 #include "support/fake_model.h"
+#include "support/shared_data.h"
 #include "support/temp_folder.h"
 
 namespace palimpsest {
@@ -201,34 +203,115 @@ TEST(SessionFile, AFlippedBitAnywhereButInPaddingIsSeen) {
     EXPECT_FALSE(parse_session(std::as_bytes(std::span(whole).first(size))));
 }
 
+/// Saves over and over until it is killed, with 1, 2, ... as the sampler's seed, and writes a byte
+/// to `done` after each.
+[[noreturn]] void save_forever(const std::filesystem::path& path, Engine& engine, std::int32_t slot,
+                               std::uint64_t first, int done) {
+  for (std::uint64_t seed = first;; ++seed) {
+    save_session(path, engine.cache, slot, kModel, {.sampler_seed = seed});
+    if (::write(done, "s", 1) != 1) ::_exit(1);
+  }
+}
+
 TEST(SessionFile, AProcessKilledWhileSavingLosesNothing) {
   const test::TempFolder folder;
   const auto path = folder / "s";
   Engine engine;
   const std::int32_t slot = engine.submit(text(1, 3000));
+  const auto start = std::chrono::steady_clock::now();
   save_session(path, engine.cache, slot, kModel, {.sampler_seed = 0});
+  const std::chrono::duration<double> one_save = std::chrono::steady_clock::now() - start;
   std::uint64_t last = 0;
-  int progressed = 0;
-  for (std::uint64_t round = 0; round < 25; ++round) {
+  for (std::uint64_t round = 0; round < 30; ++round) {
+    int pipe[2];
+    ASSERT_EQ(::pipe(pipe), 0);
     const pid_t child = ::fork();
-    if (child == 0) {
-      for (std::uint64_t seed = last + 1;; ++seed)
-        save_session(path, engine.cache, slot, kModel, {.sampler_seed = seed});
-    }
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(500 + static_cast<int>(base::uniform(1, 2, round) * 80000)));
+    if (child == 0) save_forever(path, engine, slot, last + 1, pipe[1]);
+    ::close(pipe[1]);
+    // It is killed some way into its first, second or third save, however long these take.
+    std::uint64_t ended = 0;
+    for (char letter; ended < round % 3 && ::read(pipe[0], &letter, 1) == 1;) ++ended;
+    ASSERT_EQ(ended, round % 3) << "the saver ended by itself";
+    std::this_thread::sleep_for(one_save * (1.5 * base::uniform(1, 2, round)));
     ::kill(child, SIGKILL);
     int status = 0;
     ::waitpid(child, &status, 0);
     ASSERT_TRUE(WIFSIGNALED(status)) << "the saver ended by itself";
+    for (char letter; ::read(pipe[0], &letter, 1) == 1;) ++ended;
+    ::close(pipe[0]);
     const std::string bytes = test::read_file(path);
     const auto image = parse_session(std::as_bytes(std::span(bytes)));
     ASSERT_TRUE(image) << image.error().text();
-    EXPECT_GE(image->sampler_seed, last);
-    progressed += image->sampler_seed > last;
+    // All that it said was saved is there; one more may be.
+    EXPECT_GE(image->sampler_seed, last + ended);
+    EXPECT_LE(image->sampler_seed, last + ended + 1);
     last = image->sampler_seed;
   }
-  EXPECT_GT(progressed, 0) << "no save ever ended";
+  EXPECT_GE(last, 30u) << "every third round ended one save, every third two";
+}
+
+std::vector<std::int64_t> saved_positions(const std::filesystem::path& path) {
+  const std::string bytes = test::read_file(path);
+  const SessionImage image = value_or_throw(parse_session(std::as_bytes(std::span(bytes))));
+  std::vector<std::int64_t> positions;
+  for (const auto& snapshot : image.snapshots) positions.push_back(snapshot.position);
+  return positions;
+}
+
+TEST(SessionFile, KeepsTheMostUsefulSnapshotsWithinTheirBytes) {
+  const test::TempFolder folder;
+  Engine engine;
+  const std::int32_t slot = engine.submit(text(1, 3000));
+  const auto size_within = [&](std::int64_t bytes) {
+    save_session(folder / "s", engine.cache, slot, kModel, {}, bytes);
+    return static_cast<std::int64_t>(std::filesystem::file_size(folder / "s"));
+  };
+  const std::int64_t bare = size_within(0);
+  EXPECT_TRUE(saved_positions(folder / "s").empty());
+  size_within(1 << 20);
+  const std::vector<std::int64_t> all = saved_positions(folder / "s");
+  ASSERT_GT(all.size(), 8u);
+  const std::int64_t one = engine.pool.fixed_bytes();
+  for (const std::int64_t count : {1, 3, 5}) {
+    // Rows are shared with the sequence: a snapshot is its fixed part, and its record.
+    EXPECT_LE(size_within(count * one) - bare, count * (one + 32) + 2 * 64);
+    const std::vector<std::int64_t> some = saved_positions(folder / "s");
+    EXPECT_EQ(some.size(), static_cast<std::size_t>(count));
+    EXPECT_TRUE(std::includes(all.begin(), all.end(), some.begin(), some.end()));
+  }
+  // An edit in the middle goes on from one of the few.
+  Engine after;
+  const std::int32_t restored = *after.cache.open({});
+  load_session(folder / "s", after.cache, restored, kModel);
+  Tokens edited = text(1, 3000);
+  edited.resize(2500);
+  edited.insert(edited.end(), {1, 1, 1, 2, 2, 2});
+  EXPECT_GT(after.cache.counts(after.submit(edited)).cached_tokens, 1000);
+}
+
+TEST(SessionFile, OlderVersionsAreRefusedWithTheReason) {
+  const test::TempFolder folder;
+  Engine engine;
+  save_session(folder / "s", engine.cache, engine.submit(text(1, 70)), kModel, {});
+  std::string bytes = test::read_file(folder / "s");
+  bytes[8] = 2;
+  folder.write("old", bytes);
+  Engine other;
+  EXPECT_THAT(
+      refusal(folder / "old", other),
+      testing::AllOf(HasSubstr("version 2"), HasSubstr("reads version 3"), HasSubstr("older")));
+}
+
+TEST(SessionFile, SeedsOfTheFuzzerAreOfThisVersion) {
+  int seeds = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(test::project_path("fuzz/seeds/session"))) {
+    const std::string bytes = test::read_file(entry.path());
+    const auto image = parse_session(std::as_bytes(std::span(bytes)));
+    EXPECT_TRUE(image) << entry.path() << ": " << image.error().text();
+    ++seeds;
+  }
+  EXPECT_GE(seeds, 3);
 }
 
 }  // namespace

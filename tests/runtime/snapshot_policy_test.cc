@@ -86,5 +86,27 @@ TEST(Usefulness, GrowsWithWorkSavedAndFallsWithAgeDistanceAndBytes) {
   EXPECT_GT(with([](auto& v) { v.bytes = 0; }), 0);
 }
 
+TEST(MostUseful, StaysWithinTheBytesAndNearTheEnd) {
+  std::vector<SavedCandidate> candidates;
+  for (std::int64_t i = 1; i <= 20; ++i) candidates.push_back({.position = 100 * i, .bytes = 10});
+  EXPECT_EQ(most_useful(candidates, 2100, 200).size(), 20u) << "all have room";
+  EXPECT_TRUE(most_useful(candidates, 2100, 9).empty());
+  EXPECT_TRUE(most_useful({}, 2100, 0).empty());
+  const std::vector<std::size_t> five = most_useful(candidates, 2100, 59);
+  ASSERT_EQ(five.size(), 5u);
+  EXPECT_EQ(five.back(), 19u) << "the one nearest to the end stays";
+  EXPECT_LT(five.front(), 15u) << "and the others are spread";
+  for (std::size_t i = 2; i < five.size(); ++i)
+    EXPECT_LE(five[i] - five[i - 1], five[i - 1] - five[i - 2]) << "denser towards the end";
+}
+
+TEST(MostUseful, WhatWasUsedStaysLonger) {
+  std::vector<SavedCandidate> candidates(3);
+  candidates[0] = {.position = 1000, .hits = 9, .bytes = 10};
+  candidates[1] = {.position = 1900, .bytes = 10};
+  candidates[2] = {.position = 1950, .age = 50, .bytes = 10};
+  EXPECT_EQ(most_useful(candidates, 2000, 25), (std::vector<std::size_t>{0, 1}));
+}
+
 }  // namespace
 }  // namespace palimpsest
