@@ -38,9 +38,10 @@ MAY_SEE = {
     "convert": PLAN_LEVEL,
     "plan": PLAN_LEVEL,
     "runtime": RUNTIME_LEVEL,
+    "selfcheck": RUNTIME_LEVEL | {"runtime"},
     "report": {"base"},
     "lineage": OPS_LEVEL | {"ops", "report"},
-    "cli": RUNTIME_LEVEL | {"runtime", "convert", "hub", "report", "lineage"},
+    "cli": RUNTIME_LEVEL | {"runtime", "selfcheck", "convert", "hub", "report", "lineage"},
 }
 
 # Public headers count as part of a folder; one that is not listed may be seen by runtime/ and what stands above it.

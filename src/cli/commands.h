@@ -16,5 +16,6 @@ int pull(const Options& options);
 int lineage(const Options& options);
 int convert(const Options& options);
 int plan(const Options& options);
+int selfcheck(const Options& options);
 
 }  // namespace palimpsest::cli

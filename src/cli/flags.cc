@@ -13,12 +13,13 @@ namespace {
 
 using enum Command;
 const std::vector<Command> kWithModel = {kRun,  kRecall,   kInspect, kLogits,
-                                         kEval, kTokenize, kRender,  kConvert, kPlan};
+                                         kEval, kTokenize, kRender,  kConvert, kPlan, kSelfcheck};
 const std::vector<Command> kAll = {kRun,      kRecall, kInspect, kLogits,  kEval,
-                                   kTokenize, kRender, kPull,    kLineage, kConvert, kPlan};
-const std::vector<Command> kThreaded = {kRun, kRecall, kLogits, kEval, kConvert, kPlan};
+                                   kTokenize, kRender, kPull,    kLineage, kConvert, kPlan, kSelfcheck};
+const std::vector<Command> kThreaded = {kRun, kRecall, kLogits, kEval, kConvert, kPlan, kSelfcheck};
 const std::vector<Command> kPlanned = {kRun, kRecall, kLogits, kEval,
                                        kPlan};  // those that run the model, and plan
+const std::vector<Command> kCached = {kRun, kRecall, kLogits, kEval, kPlan, kSelfcheck};
 const std::vector<Command> kSampling = {kRun};
 constexpr double kInt32Max = 2147483647;
 
@@ -181,11 +182,11 @@ const std::vector<Flag> kFlags = {
     {.names = {"-s", "--seed"},
      .value = "N",
      .target = &Options::seed,
-     .help = "seed of the random numbers; -1: a random one (lineage: 1)",
+     .help = "seed of the random numbers; -1: a random one (lineage, selfcheck: 1)",
      .default_text = "-1",
      .min = -1,
      .max = 9e15,
-     .commands = {kRun, kRecall, kLineage}},
+     .commands = {kRun, kRecall, kLineage, kSelfcheck}},
     {.names = {"--temp", "--temperature"},
      .value = "T",
      .target = &Options::temperature,
@@ -249,7 +250,7 @@ const std::vector<Flag> kFlags = {
      .help = "element type of the latent lists: bf16 or f32",
      .default_text = "bf16",
      .choices = {"bf16", "f32"},
-     .commands = kPlanned},
+     .commands = kCached},
 
     {.names = {"--budget"},
      .value = "SIZE",
@@ -281,6 +282,13 @@ const std::vector<Flag> kFlags = {
      .target = &Options::session,
      .help = "go on from FILE if it is there, and save to it after each answer: tokens, memories, "
              "snapshots and seed; with --raw alone the text goes on where it ended",
+     .commands = {kRun}},
+    {.names = {"--session-snapshots"},
+     .value = "SIZE",
+     .target = &Options::session_snapshots,
+     .help = "most bytes of snapshots in that file: the most useful ones go into it, so that an "
+             "earlier part can be changed after a restart too; a bare number counts MiB; 0: none",
+     .default_text = "1GiB",
      .commands = {kRun}},
     {.names = {"--save-every"},
      .value = "SECONDS",
@@ -346,6 +354,20 @@ const std::vector<Flag> kFlags = {
      .help = "list files and sizes, fetch nothing",
      .commands = {kPull}},
 
+    {.names = {"--prompt-tokens"},
+     .value = "N",
+     .target = &Options::prompt_tokens,
+     .help = "tokens of the longest prompt. All rows read about 36 such prompts and write 330 "
+             "tokens (--quick: 25 and 170)",
+     .default_text = "208 to 1024, what the model reads in about 45 seconds; --quick: 208",
+     .min = 24,
+     .max = 1e6,
+     .commands = {kSelfcheck}},
+    {.names = {"--quick"},
+     .target = &Options::quick,
+     .help = "a short prompt and fewer cases in each row",
+     .commands = {kSelfcheck}},
+
     {.names = {"--control"},
      .target = &Options::control,
      .help = "names of control tokens in the text become these tokens",
@@ -353,7 +375,7 @@ const std::vector<Flag> kFlags = {
     {.names = {"--json"},
      .target = &Options::json,
      .help = "print JSON",
-     .commands = {kRecall, kInspect, kEval, kTokenize, kPull, kLineage, kPlan}},
+     .commands = {kRecall, kInspect, kEval, kTokenize, kPull, kLineage, kPlan, kSelfcheck}},
     {.names = {"-v", "--verbose"},
      .target = &Options::verbose,
      .help = "say more on standard error",
@@ -413,6 +435,13 @@ constexpr CommandInfo kCommandTable[] = {
      "palimpsest plan -m kimi-linear -c 131072 -np 4 --budget 128GiB\n"
      "palimpsest plan -m kimi-k3 -c 1048576 --cache-ram 20GiB --device h200 --svg memory.svg\n"
      "palimpsest plan -m models/demo --json | jq .memory.total"},
+    {kSelfcheck, "selfcheck",
+     "check that a model answers the same whatever becomes of its memories, on this machine. Beside "
+     "the weights it takes memory for three sequences and nine snapshots (--quick: five), and as "
+     "much room for temporary files (TMPDIR)",
+     "palimpsest selfcheck -m models/demo\n"
+     "palimpsest selfcheck -m model.gguf --quick --cache-type f32\n"
+     "palimpsest selfcheck -m models/demo --json | jq .ok"},
 };
 
 /// "from 0 to 1", or "at least 1" where the upper end is only there to bound memory.

@@ -40,6 +40,8 @@ int dispatch(const Options& options) {
       return convert(options);
     case Command::kPlan:
       return plan(options);
+    case Command::kSelfcheck:
+      return selfcheck(options);
   }
   return 1;
 }

@@ -7,8 +7,8 @@
 
 namespace palimpsest::cli {
 
-enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage, kConvert, kPlan };
-inline constexpr int kCommands = 11;
+enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage, kConvert, kPlan, kSelfcheck };
+inline constexpr int kCommands = 12;
 
 /// What the command line asked for. Optional members were not given; then a command, or the model's
 /// own generation_config.json, decides.
@@ -27,19 +27,19 @@ struct Options {
   std::int64_t threads = 0;  ///< 0: one a core
   std::int64_t seed = -1;    ///< -1: random
   std::int64_t width = 32;   ///< key channels
-  std::optional<std::int64_t> tokens, pairs;
+  std::optional<std::int64_t> tokens, pairs, prompt_tokens;
   std::int64_t jobs = 4;
   std::optional<double> temperature, top_p, min_p, repeat_penalty;
   std::optional<std::int64_t> top_k;
   std::string cache_type = "bf16", device = "cpu";
   std::optional<std::string> budget, cache_ram, cache_disk, session;
-  std::string cache_disk_size = "16GiB";
+  std::string cache_disk_size = "16GiB", session_snapshots = "1GiB";
   std::int64_t save_every = 30;  ///< seconds
   std::int64_t sequences = 1;
   std::optional<std::string> reasoning_effort;
 
   bool raw = false, ignore_eos = false, show_thinking = false, print_ids = false, json = false;
-  bool hidden = false, bos = false, control = false, render_ids = false, verbose = false, dry_run = false, force = false;
+  bool hidden = false, bos = false, control = false, render_ids = false, verbose = false, dry_run = false, force = false, quick = false;
 };
 
 }  // namespace palimpsest::cli

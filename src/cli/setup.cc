@@ -62,6 +62,8 @@ SessionOptions session_options(const Options& options) {
     session.cache_disk = *options.cache_disk;
     session.cache_disk_bytes = parse_size("--cache-disk-size", options.cache_disk_size, 1 << 20, true);
   }
+  session.saved_snapshot_bytes =
+      parse_size("--session-snapshots", options.session_snapshots, 1 << 20, true);
   return session;
 }
 

@@ -69,12 +69,16 @@ void ProgressBar::update(std::int64_t done, std::int64_t total) {
   shown_ = true;
 }
 
-void ProgressBar::finish() {
-  if (finished_) return;
-  finished_ = true;
-  if (!shown_ || !terminal_.interactive) return;
+void ProgressBar::wipe() {
+  if (!shown_ || finished_ || !terminal_.interactive) return;
+  shown_ = false;
   std::fputs("\r\x1b[K", stream_);
   std::fflush(stream_);
+}
+
+void ProgressBar::finish() {
+  wipe();
+  finished_ = true;
 }
 
 }  // namespace palimpsest::report

@@ -34,7 +34,9 @@ class ProgressBar {
 
   /// `done` of `total` is finished; total <= 0 shows the amount alone.
   void update(std::int64_t done, std::int64_t total);
-  /// Wipes the line. Further updates are ignored.
+  /// Wipes the line, so that something else can be printed; the next update draws it again.
+  void wipe();
+  /// The same for good: further updates are ignored.
   void finish();
 
  private:
