@@ -357,8 +357,8 @@ const std::vector<Flag> kFlags = {
     {.names = {"--prompt-tokens"},
      .value = "N",
      .target = &Options::prompt_tokens,
-     .help = "tokens of the longest prompt. All rows read about 36 such prompts and write 330 "
-             "tokens (--quick: 25 and 170)",
+     .help = "tokens of the longest prompt. All rows read about 43 such prompts and write 330 "
+             "tokens (--quick: 36 and 170)",
      .default_text = "208 to 1024, what the model reads in about 45 seconds; --quick: 208",
      .min = 24,
      .max = 1e6,
