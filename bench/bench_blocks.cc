@@ -1,6 +1,6 @@
 // Products with matrices in ggml's block formats against this machine's limits: weight bytes per second as a share of the read bandwidth over
 // a buffer of that size (few rows), operations per second as a share of the multiply-add rate (many rows). Arguments: BlockType, rows of x,
-// n, k, threads.
+// n, k, threads, bits of the activations (32: F32). CPU time beside time: on a machine that is not idle, the least of many repetitions.
 
 #include "bench_support.h"
 #include "kernels/cpu/cpu_kernels.h"
@@ -22,6 +22,7 @@ void blocks(benchmark::State& state) {
   w.blocks.data = bytes.data();
   std::vector<float> x = random_floats(rows * k, 1), y(static_cast<std::size_t>(rows * n));
   ExecContext ctx(threads);
+  ctx.activations = state.range(5) == 8 ? Activations::kQ8 : state.range(5) == 16 ? Activations::kQ16 : Activations::kF32;
   const MatmulArgs args{.x = Tensor::contiguous(x.data(), DType::kF32, {rows, k}),
                         .w = w,
                         .y = Tensor::contiguous(y.data(), DType::kF32, {rows, n})};
@@ -36,11 +37,14 @@ void blocks(benchmark::State& state) {
 void shapes(benchmark::internal::Benchmark* b) {
   for (const int threads : {1, 2}) {
     for (int type = 0; type < kNumBlockTypes; ++type) {
-      for (const std::int64_t rows : {1, 4, 512}) b->Args({type, rows, 1024, 7168, threads});
-      b->Args({type, 1, 20480, 7168, threads});
+      for (const int bits : {32, 16, 8}) {
+        b->Args({type, 1, 256, 4096, threads, bits});  // from L2
+        for (const std::int64_t rows : {1, 4, 512}) b->Args({type, rows, 1024, 7168, threads, bits});
+        b->Args({type, 1, 20480, 7168, threads, bits});
+      }
     }
   }
-  b->ArgNames({"type", "rows", "n", "k", "threads"})->UseRealTime()->Unit(benchmark::kMicrosecond);
+  b->ArgNames({"type", "rows", "n", "k", "threads", "bits"})->UseRealTime()->Unit(benchmark::kMicrosecond);
 }
 BENCHMARK(blocks)->Apply(shapes);
 

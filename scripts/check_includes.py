@@ -47,6 +47,7 @@ MAY_SEE = {
 # Public headers count as part of a folder; one that is not listed may be seen by runtime/ and what stands above it.
 PUBLIC_HEADERS = {
     "error.h": "base",
+    "activations.h": "tensor",
     "block_type.h": "tensor",
     "dtype.h": "tensor",
     "tensor.h": "tensor",

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "palimpsest/activations.h"
 #include "palimpsest/dtype.h"
 #include "palimpsest/model.h"
 
@@ -31,6 +32,7 @@ struct SessionOptions {
   std::int64_t cache_disk_bytes = 0;  ///< most bytes there
   /// Most bytes of snapshots in a file of save(), beside the sequence itself; the most useful ones go into it. 0: none.
   std::int64_t saved_snapshot_bytes = kSavedSnapshotBytes;
+  Activations activations = kDefaultActivations;  ///< how products with quantised weights read their activations
 };
 
 /// What became of the tokens of a prompt; the three sum to its length.

@@ -33,6 +33,7 @@ struct Options {
   std::optional<std::int64_t> top_k;
   std::string cache_type = "bf16", device = "cpu";
   std::optional<std::string> budget, cache_ram, cache_disk, session;
+  std::string activations = "q16";
   std::string cache_disk_size = "16GiB", session_snapshots = "1GiB";
   std::int64_t save_every = 30;  ///< seconds
   std::int64_t sequences = 1;

@@ -57,6 +57,9 @@ SessionOptions session_options(const Options& options) {
   session.context = options.ctx_size;
   session.ubatch = options.ubatch;
   session.cache_type = options.cache_type == "f32" ? DType::kF32 : DType::kBF16;
+  session.activations = options.activations == "f32"  ? Activations::kF32
+                        : options.activations == "q8" ? Activations::kQ8
+                                                      : Activations::kQ16;
   session.cache_bytes = snapshot_bytes(options);
   if (options.cache_disk) {
     session.cache_disk = *options.cache_disk;

@@ -38,6 +38,7 @@ struct Session::Impl {
         states(state_spec(model->config(), options.cache_type), pool_options(model->config(), plan)),
         cache(states, {.exact = options.exact_reuse, .disk = options.cache_disk, .disk_bytes = options.cache_disk_bytes}),
         slot(*cache.open({})) {
+    context.activations = options.activations;
     context.workspace.reserve(plan.workspace);
     const auto rows = static_cast<std::size_t>(std::max(ubatch, score_rows(model->config(), ubatch)));
     all_rows.resize(rows);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "palimpsest/activations.h"
 #include "tensor/arena.h"
 
 namespace palimpsest {
@@ -50,6 +51,9 @@ class ExecContext {
  private:
   std::vector<Buffer> scratch_;
   std::array<std::int64_t, static_cast<std::size_t>(Op::kCount)> calls_{};
+
+ public:
+  Activations activations = Activations::kF32;  ///< how products with quantised weights read their activations
 };
 
 }  // namespace palimpsest

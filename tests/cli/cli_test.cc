@@ -426,6 +426,30 @@ TEST(Eval, FirstIdOfAWindowIsNotScored) {
   EXPECT_EQ(run({"--tokens", "10"})["scored"], 9);
 }
 
+TEST(Eval, ScoresWithEveryFormOfActivations) {
+  TemporaryFile text("text",
+                     "The old man sat down by the fire, and for some time he said nothing.");
+  const ChildResult result =
+      palimpsest(on_demo({"eval", "-f", text.path.string(), "--activations", "all", "--json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json all = json::parse(result.out);
+  EXPECT_EQ(all["f32"]["perplexity_ratio"], 1.0);
+  // The demo model has quantised weights, so rounding changes something, and 16 bits less than 8.
+  EXPECT_NE(all["q8"]["nll_sum"], all["f32"]["nll_sum"]);
+  EXPECT_NE(all["q16"]["nll_sum"], all["q8"]["nll_sum"]);
+  EXPECT_NEAR(all["q16"]["perplexity_ratio"].get<double>(), 1, 1e-3);
+  const auto nll_sum = [&](const char* form) {
+    const ChildResult one =
+        palimpsest(on_demo({"eval", "-f", text.path.string(), "--activations", form, "--json"}));
+    EXPECT_EQ(one.exit_code, 0) << one.err;
+    return json::parse(one.out)["nll_sum"];
+  };
+  EXPECT_EQ(nll_sum("f32"), all["f32"]["nll_sum"]);
+  EXPECT_EQ(nll_sum("q8"), all["q8"]["nll_sum"]);
+  expect_usage_error(on_demo({"run", "-p", "x", "--activations", "all"}),
+                     {"--activations", "'all'", "q16, q8, f32"});
+}
+
 TEST(Eval, ReproducesTheRecordedWindow) {
   const auto text = test::shared_path("models/demo-k3/eval.txt");
   if (text.empty()) GTEST_SKIP() << "shared data absent: models/demo-k3/eval.txt";

@@ -58,6 +58,7 @@ class Layer {
                   padded.begin() + t * (shape.width + 3));
     }
     ExecContext ctx(threads);
+    ctx.activations = activations;
     ctx.workspace.reserve(
         cpu::experts_workspace_bytes(count, shape.top_k, shape.width, shape.inter, shape.experts));
     test::GuardedBuffer out(count * shape.width * 4, 4);
@@ -89,6 +90,7 @@ class Layer {
   }
 
   Shape shape;
+  Activations activations = Activations::kF32;
   std::vector<float> x, route_weights;
   std::vector<std::int32_t> route;
 
@@ -197,6 +199,28 @@ TEST_P(ExpertsTest, AgreeWithDouble) {
   check_against_reference(WeightFormat::kMxfp4, {150, 1, 2, 32, 288}, kSitu,
                           2);  // more rows and columns than a chunk
   check_against_reference(WeightFormat::kBf16, {2, 8, 8, 1, 1}, kSwiglu, 2);
+}
+
+TEST_P(ExpertsTest, WithRoundedActivationsAreTheirProductsBitForBit) {
+  for (const Activations activations : {Activations::kQ8, Activations::kQ16}) {
+    Layer layer(WeightFormat::kMxfp4, {9, 1, 1, 96, 64}, kSwiglu, 8);
+    layer.activations = activations;
+    std::fill(layer.route_weights.begin(), layer.route_weights.end(), 1.0f);
+    ExecContext ctx(1);
+    ctx.activations = activations;
+    std::vector<float> gate(9 * 64), up(9 * 64), y(9 * 96);
+    const Tensor x = Tensor::contiguous(layer.x.data(), DType::kF32, {9, 96}),
+                 g = Tensor::contiguous(gate.data(), DType::kF32, {9, 64}),
+                 u = Tensor::contiguous(up.data(), DType::kF32, {9, 64});
+    ops::matmul(ctx, {.x = x, .w = layer.weight(0, 0).matrix(), .y = g});
+    ops::matmul(ctx, {.x = x, .w = layer.weight(0, 1).matrix(), .y = u});
+    ops::glu(ctx, {.gate = g, .up = u, .params = kSwiglu, .y = g});
+    ops::matmul(ctx, {.x = g, .w = layer.weight(0, 2).matrix(),
+                      .y = Tensor::contiguous(y.data(), DType::kF32, {9, 96})});
+    EXPECT_TRUE(test::bit_equal(layer.run(0, 9, 2), y));
+    for (std::int64_t t = 0; t < 9; ++t)
+      EXPECT_TRUE(test::bit_equal(layer.run(t, 1, 1), std::span(y).subspan(static_cast<std::size_t>(t * 96), 96)));
+  }
 }
 
 TEST_P(ExpertsTest, TokenIsTheSameAloneAndInEveryBatchAndForEveryNumberOfThreads) {

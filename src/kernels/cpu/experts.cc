@@ -125,6 +125,7 @@ struct Experts {
   std::int64_t width, inter;
   float* hidden;  ///< [T * top_k, inter]
   float* out;     ///< [T * top_k, width]
+  Activations activations;
 
   static std::int64_t scratch_bytes(std::int64_t width, std::int64_t inter) {
     return std::max(matmul_scratch_bytes(width), matmul_scratch_bytes(inter)) +
@@ -149,7 +150,8 @@ struct Experts {
                         .begin = n,
                         .end = n + columns,
                         .y = gate,
-                        .y_stride = columns};
+                        .y_stride = columns,
+                        .activations = activations};
         matmul_part(part, tiles);
         part.w = expert.w3;
         part.y = up;
@@ -171,7 +173,8 @@ struct Experts {
                  .begin = begin,
                  .end = end,
                  .y = out + g.first[a] * width + begin,
-                 .y_stride = width},
+                 .y_stride = width,
+                 .activations = activations},
                 scratch);
   }
 
@@ -214,7 +217,8 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
                   width,
                   inter,
                   ctx.workspace.allocate(DType::kF32, {pairs, inter}).as<float>(),
-                  ctx.workspace.allocate(DType::kF32, {pairs, width}).as<float>()};
+                  ctx.workspace.allocate(DType::kF32, {pairs, width}).as<float>(),
+                  ctx.activations};
 
   const std::int64_t parts =
       std::clamp<std::int64_t>(pairs * width * inter / kMinimumWork, 1, ctx.pool.size());

@@ -24,6 +24,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/matmul_integer.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/matmul.cc"
@@ -240,11 +241,14 @@ void matmul_part(const MatmulPart& part, std::byte* scratch) {
       std::fill_n(part.y + t * part.y_stride, part.end - part.begin, 0.0f);
     return;
   }
+  const bool quantised = part.w.is_blocks() || part.w.is_mx() || part.w.is_int8();
+  if (quantised && part.activations == Activations::kQ8) return matmul_q8_part(part, scratch);
+  if (quantised && part.activations == Activations::kQ16) return matmul_q16_part(part, scratch);
   HWY_DYNAMIC_DISPATCH(MatmulPartKernel)(part, scratch);
 }
 
 std::int64_t matmul_scratch_bytes(std::int64_t k) {
-  return HWY_DYNAMIC_DISPATCH(MatmulScratchBytes)(k);
+  return std::max({HWY_DYNAMIC_DISPATCH(MatmulScratchBytes)(k), matmul_q8_scratch_bytes(k), matmul_q16_scratch_bytes(k)});
 }
 
 void matmul(ExecContext& ctx, const MatmulArgs& args) {
@@ -264,7 +268,8 @@ void matmul(ExecContext& ctx, const MatmulArgs& args) {
                  .begin = begin,
                  .end = end,
                  .y = args.y.as<float>() + begin,
-                 .y_stride = args.y.stride(0)},
+                 .y_stride = args.y.stride(0),
+                 .activations = ctx.activations},
                 ctx.thread_scratch(thread, scratch_bytes));
   });
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "palimpsest/activations.h"
 #include "palimpsest/tensor.h"
 
 namespace palimpsest::cpu {
@@ -17,6 +18,7 @@ struct MatmulPart {
   std::int64_t begin = 0, end = 0;
   float* y = nullptr;  ///< column n of row t is written to y[t * y_stride + n - begin]
   std::int64_t y_stride = 0;
+  Activations activations = Activations::kF32;  ///< how x is read where w is quantised
 };
 
 /// Computes a part on the calling thread. An output's bits depend on its row of x, its row of W and

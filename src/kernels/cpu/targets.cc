@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/matmul_integer.h"
 
 // If Highway should ever generate another set, tests that force targets would silently test less.
 static_assert((HWY_TARGETS & ~(HWY_SCALAR | HWY_AVX2 | HWY_AVX3)) == 0);
@@ -39,6 +40,19 @@ const Target& best_target() {
   return kTargets.back();
 }
 
+bool machine_has_vnni() {
+#if HWY_ARCH_X86
+  return __builtin_cpu_supports("avx512vnni") != 0;
+#else
+  return false;
+#endif
+}
+
+bool& vnni() {
+  static bool use = machine_has_vnni();
+  return use;
+}
+
 const Target*& chosen() {
   static const Target* target = &best_target();
   return target;
@@ -68,6 +82,15 @@ bool force_target(std::string_view name) {
     return true;
   }
   return false;
+}
+
+bool uses_vnni() {
+  return vnni();
+}
+
+bool allow_vnni(bool allowed) {
+  vnni() = allowed && machine_has_vnni();
+  return vnni();
 }
 
 }  // namespace palimpsest::cpu

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+namespace palimpsest {
+
+/// How products with quantised weights (ggml's blocks, MXFP4, 8-bit codes) read their activations; dense weights always read them as F32.
+/// kQ16 and kQ8 round each 32 columns of a row to integers of 16 or 8 bits with one F32 scale (kernels/ref/activations.h) and multiply
+/// integers, which takes fewer instructions than decoding the weights to F32. The error of an activation is at most half a step: 1/65534
+/// or 1/254 of the largest of its 32.
+enum class Activations : std::uint8_t { kF32, kQ16, kQ8 };
+
+/// The fastest whose perplexity stays within 0.1% of kF32's: docs/benchmarks.md, "Activations as integers".
+inline constexpr Activations kDefaultActivations = Activations::kQ16;
+
+}  // namespace palimpsest
