@@ -7,5 +7,8 @@ namespace palimpsest::bench {
 
 void delta_step_cases(Report& report);
 void delta_prefill_cases(Report& report);
+void activation_cases(Report& report);
+void latent_decode_cases(Report& report);
+void latent_prefill_cases(Report& report);
 
 }  // namespace palimpsest::bench

@@ -1,6 +1,7 @@
 #include "kernels/harness.h"
 
 #include <cuda_bf16.h>
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <bit>
@@ -47,20 +48,25 @@ __global__ void convert_kernel(Tensor from, Tensor to, std::int64_t n) {
 struct Sums {
   double difference, want;
   unsigned long long worst;  ///< bits of a non-negative double order as integers
+  unsigned long long compared;
   int not_finite;
 };
 __global__ void compare_kernel(Tensor got, Tensor want, std::int64_t n, Sums* sums) {
   double difference = 0, squares = 0, worst = 0;
+  unsigned long long compared = 0;
   bool bad = false;
   for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; i < n; i += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
     const double g = read(got, i), w = read(want, i), d = fabs(g - w);
     bad = bad || !isfinite(g);
+    if (isnan(w)) continue;
+    ++compared;
     difference += d * d;
     squares += w * w;
     worst = fmax(worst, d);
   }
   atomicAdd(&sums->difference, difference);
   atomicAdd(&sums->want, squares);
+  atomicAdd(&sums->compared, compared);
   atomicMax(&sums->worst, __double_as_longlong(worst));
   if (bad) atomicExch(&sums->not_finite, 1);
 }
@@ -115,8 +121,8 @@ Difference compare(const Tensor& got, const Tensor& want) {
   Sums found;
   check(cudaMemcpy(&found, sums, sizeof(Sums), cudaMemcpyDeviceToHost), "compare");
   cudaFree(sums);
-  const double scale = std::sqrt(found.want / static_cast<double>(want.numel()));
-  return {std::sqrt(found.difference / found.want), std::bit_cast<double>(found.worst) / scale, found.not_finite == 0};
+  const double scale = std::sqrt(found.want / static_cast<double>(found.compared));
+  return {std::sqrt(found.difference / found.want), std::bit_cast<double>(found.worst) / scale, found.not_finite == 0 && found.compared > 0};
 }
 
 double time_graph(int rotations, const std::function<void(int, cudaStream_t)>& launch) {
@@ -152,6 +158,39 @@ double time_graph(int rotations, const std::function<void(int, cudaStream_t)>& l
   return times[times.size() / 2];
 }
 
+namespace {
+
+/// cuBLAS where it is installed: the build needs no more than its name.
+double measure_gemm() {
+  void* library = nullptr;
+  for (const char* name : {"libcublas.so.13", "libcublas.so.12", "libcublas.so"}) {
+    if (library == nullptr) library = dlopen(name, RTLD_NOW);
+  }
+  if (library == nullptr) return 0;
+  using Create = int (*)(void**);
+  using SetStream = int (*)(void*, cudaStream_t);
+  using Gemm = int (*)(void*, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int, const void*, void*, int, int, int, int);
+  const auto create = reinterpret_cast<Create>(dlsym(library, "cublasCreate_v2"));
+  const auto set_stream = reinterpret_cast<SetStream>(dlsym(library, "cublasSetStream_v2"));
+  const auto gemm = reinterpret_cast<Gemm>(dlsym(library, "cublasGemmEx"));
+  void* handle = nullptr;
+  if (create == nullptr || set_stream == nullptr || gemm == nullptr || create(&handle) != 0) return 0;
+  constexpr int kN = 8192, kTransposed = 1, kPlain = 0, kBf16 = 14, kCompute32 = 68, kDefault = -1;
+  const DeviceTensor a(DType::kBF16, {kN, kN}, DeviceTensor::Fill::kNormal, 0, 1, 1), b(DType::kBF16, {kN, kN}, DeviceTensor::Fill::kNormal, 0, 1, 2), c(DType::kBF16, {kN, kN});
+  const float one = 1, zero = 0;
+  int status = 0;
+  const double us = time_graph(4, [&](int, cudaStream_t stream) {
+    status |= set_stream(handle, stream);
+    status |= gemm(handle, kTransposed, kPlain, kN, kN, kN, &one, a.get().data, kBf16, kN, b.get().data, kBf16, kN, &zero, c.get().data, kBf16, kN, kCompute32, kDefault);
+  });
+  if (status != 0) return 0;
+  const double tflops = 2.0 * kN * kN * kN / us * 1e-6;
+  std::printf("BF16 product of %d^3 by cuBLAS: %.0f TFLOP/s\n", kN, tflops);
+  return tflops;
+}
+
+}  // namespace
+
 const Ceilings& ceilings() {
   static const Ceilings measured = [] {
     constexpr std::int64_t kBytes = 4ll << 30;
@@ -164,7 +203,7 @@ const Ceilings& ceilings() {
     });
     std::printf("copy of %lld bytes: %.2f TB/s by the runtime, %.2f TB/s by a kernel\n", static_cast<long long>(kBytes), 2e-6 * kBytes / us,
                 2e-6 * kBytes / own_us);
-    return Ceilings{2e-6 * kBytes / std::min(us, own_us)};
+    return Ceilings{2e-6 * kBytes / std::min(us, own_us), measure_gemm()};
   }();
   return measured;
 }
@@ -174,7 +213,11 @@ void Report::add(const Result& r) {
   const bool right = r.output.finite && r.state.finite && r.output.rms <= kRmsAllowed && r.state.rms <= kRmsAllowed;
   all_right_ = all_right_ && right;
   std::printf("%-58s %10.2f us  %5.2f TB/s = %3.0f%% of copy", r.name.c_str(), r.microseconds, tbs, 100 * tbs / ceilings().copy_tbs);
-  if (r.flops > 0) std::printf("  %6.1f TFLOP/s", r.flops / r.microseconds * 1e-6);
+  if (r.flops > 0) {
+    const double tflops = r.flops / r.microseconds * 1e-6;
+    std::printf("  %6.1f TFLOP/s", tflops);
+    if (ceilings().gemm_tflops > 0) std::printf(" = %2.0f%% of a product", 100 * tflops / ceilings().gemm_tflops);
+  }
   if (r.target_us > 0) std::printf("  target %8.2f us: %s", r.target_us, r.microseconds <= r.target_us ? "met" : "missed");
   std::printf("  error o %.1e S %.1e%s\n", r.output.rms, r.state.rms, right ? "" : "  WRONG");
   std::fflush(stdout);
@@ -187,7 +230,7 @@ void Report::write_json(const char* path) const {
     std::fprintf(stderr, "%s: cannot be written\n", path);
     std::exit(1);
   }
-  std::fprintf(file, "{\"copy_tbs\": %.4f, \"results\": [", ceilings().copy_tbs);
+  std::fprintf(file, "{\"copy_tbs\": %.4f, \"gemm_tflops\": %.2f, \"results\": [", ceilings().copy_tbs, ceilings().gemm_tflops);
   for (std::size_t i = 0; i < results_.size(); ++i) {
     const Result& r = results_[i];
     std::fprintf(file, "%s\n  {\"name\": \"%s\", \"us\": %.4f, \"bytes\": %.0f, \"flops\": %.0f, \"target_us\": %.4f, \"rms_output\": %.3e, \"rms_state\": %.3e}",

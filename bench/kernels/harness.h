@@ -45,7 +45,7 @@ struct Difference {
   double worst = 0;      ///< max |a-b| / sqrt(mean b^2)
   bool finite = true;
 };
-/// `got` of any float type against `want` in F64.
+/// `got` of any float type against `want` in F64. Where `want` is NaN there is nothing to compare with; `got` must be finite everywhere.
 Difference compare(const Tensor& got, const Tensor& want);
 
 /// Median microseconds of one launch: `launch(i, stream)` for i = 0..rotations-1 is captured into one graph, which is replayed.
@@ -53,7 +53,8 @@ double time_graph(int rotations, const std::function<void(int, cudaStream_t)>& l
 
 /// What this device can do, measured.
 struct Ceilings {
-  double copy_tbs = 0;  ///< device-to-device copy, bytes read plus bytes written
+  double copy_tbs = 0;     ///< device-to-device copy, bytes read plus bytes written
+  double gemm_tflops = 0;  ///< BF16 product of 8192^3 by cuBLAS; 0 where its library is not found (LD_LIBRARY_PATH)
 };
 const Ceilings& ceilings();
 

@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--only decode|prefill] [--json FILE]\n");
+      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--only delta_decode|delta_prefill|mla_decode|mla_prefill|activations] [--json FILE]\n");
       return 2;
     }
   }
@@ -26,8 +26,11 @@ int main(int argc, char** argv) {
   std::printf("%s, %d multiprocessors, L2 %d MiB, copy %.2f TB/s\n", device.name, device.multiProcessorCount, device.l2CacheSize >> 20,
               ceilings().copy_tbs);
   Report report;
-  if (std::strstr("decode", only) != nullptr) delta_step_cases(report);
-  if (std::strstr("prefill", only) != nullptr) delta_prefill_cases(report);
+  if (std::strstr("delta_decode", only) != nullptr) delta_step_cases(report);
+  if (std::strstr("delta_prefill", only) != nullptr) delta_prefill_cases(report);
+  if (std::strstr("mla_decode", only) != nullptr) latent_decode_cases(report);
+  if (std::strstr("mla_prefill", only) != nullptr) latent_prefill_cases(report);
+  if (std::strstr("activations", only) != nullptr) activation_cases(report);
   if (json != nullptr) report.write_json(json);
   if (!report.all_right()) std::fprintf(stderr, "some results are WRONG\n");
   return report.all_right() ? 0 : 1;

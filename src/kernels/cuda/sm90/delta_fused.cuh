@@ -556,10 +556,10 @@ __global__ void __launch_bounds__(kThreads, 1) delta_fused(const __grid_constant
   }
   __syncthreads();
   if (warp < kRecurWarps) {
-    more_registers<kRecurRegisters>();
+    registers_up<kRecurRegisters>();
     recur_chunks<State, Out>(task, warp, lane);
   } else {
-    fewer_registers<kPrepareRegisters>();
+    registers_down<kPrepareRegisters>();
     prepare_chunks<Out>(task, warp - kRecurWarps, lane);
   }
 }

@@ -158,6 +158,12 @@ __device__ inline void barrier_init(std::uint64_t* barrier, int arrivals) {
 __device__ inline void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
+/// The same barrier of another block of the cluster. Orders nothing but this block's reads of shared memory before it (a release for the whole
+/// cluster waits for all writes to device memory: about 1000 cycles).
+__device__ inline void barrier_arrive(std::uint64_t* barrier, int block) {
+  asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [r];\n}\n" ::"r"(shared_address(barrier)), "r"(block)
+               : "memory");
+}
 __device__ inline void barrier_expect(std::uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
@@ -203,21 +209,22 @@ __device__ inline void wait_copies_out() {
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/// The warps of a warpgroup take or give registers; all of them call this.
-template <int kRegisters>
-__device__ void more_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ void fewer_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
 /// 1 / x, to a few units in the last place.
 __device__ inline float reciprocal_fast(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// -- registers of a warpgroup, where a block has one of each kind -----------------------------------------------------------------------------
+
+template <int kRegisters>
+__device__ void registers_up() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ void registers_down() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 /// 2^x, to a few units in the last place; 0 far below.

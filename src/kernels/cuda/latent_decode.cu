@@ -1,0 +1,97 @@
+#include <algorithm>
+
+#include "kernels/cuda/latent_checks.h"
+#include "kernels/cuda/latent_kernels.h"
+#include "kernels/cuda/sm90/latent_decode.cuh"
+#include "kernels/cuda/sm90/latent_project.cuh"
+#include "kernels/cuda/tensor_map.cuh"
+
+namespace palimpsest::cuda {
+namespace {
+
+constexpr const char* kName = "latent_decode";
+
+sm90::DecodeWorkspace workspace(const LatentDecodeArgs& args, std::int64_t max_length) {
+  const std::int64_t heads = args.q.sizes[1];
+  const LatentDecodeRoom room(args.q.sizes[0], heads, max_length);
+  auto* at = static_cast<unsigned char*>(args.workspace.data);
+  sm90::DecodeWorkspace work{};
+  work.queries = at;
+  work.padded_heads = padded_latent_heads(heads);
+  work.block_heads = heads > 64 ? work.padded_heads / 2 : work.padded_heads;
+  work.sums = reinterpret_cast<float2*>(at + room.queries);
+  work.mixes = reinterpret_cast<float*>(at + room.queries + room.sums);
+  work.splits = static_cast<int>(room.splits);
+  work.most_splits = most_latent_splits(heads);
+  return work;
+}
+
+/// Rows of a box: all of a box lie in one block of the list.
+int box_rows(std::int64_t block_tokens, int most) {
+  int rows = most;
+  while (block_tokens % rows != 0) rows /= 2;
+  return rows;
+}
+
+/// A launch that need not wait for the end of the kernel before it: kernels wait themselves.
+struct Launch {
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config = {};
+
+  Launch(dim3 grid, int threads, cudaStream_t stream, int cluster = 1, int shared_bytes = 0) {
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+    config.gridDim = grid;
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = cluster > 1 ? 2 : 1;
+  }
+  Launch(const Launch&) = delete;
+};
+
+template <int N, int kBlocks>
+void attend(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, std::int64_t items, cudaStream_t stream) {
+  constexpr int kBytes = sm90::DecodeMemory<N>::kBytes;
+  const auto kernel = sm90::latent_decode<N, kBlocks>;
+  int device = 0, processors = 0;
+  check(cudaGetDevice(&device), kName);
+  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), kName);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), kName);
+  const int rows = box_rows(args.list.blocks.sizes[1], sm90::kTile / kBlocks);
+  const CUtensorMap map = tensor_map(args.list.blocks, {1, rows}, kName);
+  const Launch launch(dim3(static_cast<unsigned>(std::min<std::int64_t>(items, processors / kBlocks) * kBlocks)), sm90::kDecodeThreads, stream, kBlocks, kBytes);
+  check(cudaLaunchKernelEx(&launch.config, kernel, args, work, map, rows), kName);
+}
+
+void choose_heads(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, cudaStream_t stream) {
+  const std::int64_t heads = args.q.sizes[1], items = args.q.sizes[0] * work.splits;
+  if (heads <= 16) attend<16, 1>(args, work, items, stream);
+  else if (heads <= 32) attend<32, 1>(args, work, items, stream);
+  else if (heads <= 48) attend<48, 1>(args, work, items, stream);
+  else if (heads <= 64) attend<64, 1>(args, work, items, stream);
+  else if (heads <= 96) attend<48, 2>(args, work, items, stream);
+  else attend<64, 2>(args, work, items, stream);
+}
+
+}  // namespace
+
+void latent_decode(const LatentDecodeArgs& args, std::int64_t max_length, void* stream) {
+  check_latent_decode(args, max_length);
+  const std::int64_t rows = args.q.sizes[0];
+  if (rows == 0) return;
+  const auto where = static_cast<cudaStream_t>(stream);
+  const auto heads = static_cast<unsigned>(args.q.sizes[1]), groups = static_cast<unsigned>((rows + sm90::kRowGroup - 1) / sm90::kRowGroup);
+  const sm90::DecodeWorkspace work = workspace(args, max_length);
+  sm90::absorb_queries<<<dim3(static_cast<unsigned>(work.padded_heads), 2, groups), 256, 0, where>>>(args, work);
+  check(cudaGetLastError(), kName);
+  choose_heads(args, work, where);
+  const Launch combine(dim3(heads, static_cast<unsigned>(rows)), 512, where), project(dim3(heads, 4, groups), 256, where);
+  check(cudaLaunchKernelEx(&combine.config, sm90::combine_splits, args, work), kName);
+  check(cudaLaunchKernelEx(&project.config, sm90::project_values, args, work), kName);
+}
+
+}  // namespace palimpsest::cuda

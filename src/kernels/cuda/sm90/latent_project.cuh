@@ -1,0 +1,145 @@
+#pragma once
+
+// The small kernels around latent_decode: B_k into the queries before it; after it the splits of a row are put together, and B_v and the gate
+// applied. Weights are read once for eight rows of the batch; sums run in an order fixed by position, so a row's bits depend on the row alone.
+
+#include "kernels/cuda/sm90/latent_rows.cuh"
+
+namespace palimpsest::cuda::sm90 {
+
+inline constexpr int kRowGroup = 8;
+
+/// Block (padded head, half of the latent, group of rows): two columns of B_k and a half of its rows a thread.
+__global__ void __launch_bounds__(256)
+    absorb_queries(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
+  __shared__ float q[kKeyChannels + kSharedKeys][kRowGroup];
+  __shared__ float2 part[kRowGroup][128];
+  allow_kernel_after();
+  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, first = static_cast<std::int64_t>(blockIdx.z) * kRowGroup;
+  const int rows = static_cast<int>(min(static_cast<long long>(kRowGroup), static_cast<long long>(a.q.sizes[0] - first)));
+  const int thread = static_cast<int>(threadIdx.x) % 128, half = static_cast<int>(threadIdx.x) / 128, column = static_cast<int>(blockIdx.y) * 256 + 2 * thread;
+  const auto image = [&](int i, int chunk, int column_of_chunk) {  // of row i
+    const std::int64_t n = (first + i) * (work.padded_heads / work.block_heads) + head / work.block_heads;
+    return work.queries + (n * 9 + chunk) * work.block_heads * 128 + swizzled(static_cast<int>(head % work.block_heads), column_of_chunk);
+  };
+  float out[kRowGroup][2] = {};
+  if (head < heads) {
+    const auto* weights = static_cast<const __nv_bfloat16*>(a.kv_b.data) + (head * (kKeyChannels + kValueChannels) + half * 64) * a.kv_b.strides[0] + column;
+    __nv_bfloat162 w[64];
+#pragma unroll
+    for (int d = 0; d < 64; ++d) w[d] = *reinterpret_cast<const __nv_bfloat162*>(weights + d * a.kv_b.strides[0]);
+    for (int i = static_cast<int>(threadIdx.x); i < (kKeyChannels + kSharedKeys) * kRowGroup; i += 256) {
+      const int row = i / (kKeyChannels + kSharedKeys), d = i % (kKeyChannels + kSharedKeys);
+      q[d][row] = row < rows ? load_input(a.q, (first + row) * a.q.strides[0] + head * a.q.strides[1] + d) : 0;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int d = 0; d < 64; ++d) {
+      const float2 x = __bfloat1622float2(w[d]);
+#pragma unroll
+      for (int i = 0; i < kRowGroup; ++i) {
+        out[i][0] = __fmaf_rn(x.x, q[half * 64 + d][i], out[i][0]);
+        out[i][1] = __fmaf_rn(x.y, q[half * 64 + d][i], out[i][1]);
+      }
+    }
+    if (half == 1) {
+#pragma unroll
+      for (int i = 0; i < kRowGroup; ++i) part[i][thread] = make_float2(out[i][0], out[i][1]);
+    }
+    __syncthreads();
+  }
+  if (half == 0) {
+#pragma unroll
+    for (int i = 0; i < kRowGroup; ++i) {
+      if (i >= rows) break;
+      const float2 other = head < heads ? part[i][thread] : float2{};
+      *reinterpret_cast<std::uint32_t*>(image(i, 1 + column / 64, column % 64)) = pack_bf16(out[i][0] + other.x, out[i][1] + other.y);
+    }
+  } else if (blockIdx.y == 0) {
+    for (int i = thread / 32; i < rows; i += 4) {
+      const int d = thread % 32 * 2;
+      *reinterpret_cast<std::uint32_t*>(image(i, 0, d)) = head < heads ? pack_bf16(q[kKeyChannels + d][i], q[kKeyChannels + d + 1][i]) : 0;
+    }
+  }
+}
+
+/// Block (head, row): sum_s 2^(anchor_s - M) mix_s / sum_s 2^(anchor_s - M) sum_s, left in split 0. Four groups of 128 threads take every fourth
+/// split, four channels a thread.
+__global__ void __launch_bounds__(512)
+    combine_splits(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
+  __shared__ float4 parts[4][128];
+  __shared__ float totals[1], factors[64];
+  allow_kernel_after();
+  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, row = blockIdx.y;
+  const int splits = latent_split_count(decode_row(a, static_cast<int>(row)).length, work.most_splits);
+  const int group = static_cast<int>(threadIdx.x) / 128, thread = static_cast<int>(threadIdx.x) % 128;
+  const std::int64_t first = row * work.splits * heads + head;
+  await_kernel_before();
+  if (threadIdx.x < 32) {
+    const int lane = static_cast<int>(threadIdx.x);
+    const float2 none = make_float2(-INFINITY, 0), x = lane < splits ? work.sums[first + lane * heads] : none;
+    const float2 y = lane + 32 < splits ? work.sums[first + (lane + 32) * heads] : none;
+    float most = fmaxf(x.x, y.x);
+#pragma unroll
+    for (int offset = 16; offset > 0; offset /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, offset));
+    factors[lane] = exp2_fast(x.x - most);
+    factors[lane + 32] = exp2_fast(y.x - most);
+    const float total = warp_sum(__fmaf_rn(factors[lane], x.y, factors[lane + 32] * y.y));
+    if (lane == 0) totals[0] = total;
+  }
+  __syncthreads();
+  float4 mix{};
+#pragma unroll 8
+  for (int s = group; s < splits; s += 4) {
+    const float4 x = *reinterpret_cast<const float4*>(work.mixes + (first + s * heads) * kLatent + 4 * thread);
+    const float factor = factors[s];
+    mix.x = __fmaf_rn(factor, x.x, mix.x), mix.y = __fmaf_rn(factor, x.y, mix.y), mix.z = __fmaf_rn(factor, x.z, mix.z), mix.w = __fmaf_rn(factor, x.w, mix.w);
+  }
+  parts[group][thread] = mix;
+  __syncthreads();
+  if (group != 0) return;
+  const float inverse = splits > 0 ? 1 / totals[0] : 0;
+  const float4 p0 = parts[0][thread], p1 = parts[1][thread], p2 = parts[2][thread], p3 = parts[3][thread];
+  const float4 out = make_float4(((p0.x + p1.x) + (p2.x + p3.x)) * inverse, ((p0.y + p1.y) + (p2.y + p3.y)) * inverse,
+                                 ((p0.z + p1.z) + (p2.z + p3.z)) * inverse, ((p0.w + p1.w) + (p2.w + p3.w)) * inverse);
+  *reinterpret_cast<float4*>(work.mixes + first * kLatent + 4 * thread) = out;
+}
+
+/// Block (head, quarter of the value channels, group of rows): four rows of B_v a warp, sixteen columns a lane.
+__global__ void __launch_bounds__(256)
+    project_values(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
+  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, first = static_cast<std::int64_t>(blockIdx.z) * kRowGroup;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, channel = static_cast<int>(blockIdx.y) * 32 + 4 * warp;
+  const auto* weights = static_cast<const __nv_bfloat16*>(a.kv_b.data) +
+                        (head * (kKeyChannels + kValueChannels) + kKeyChannels + channel) * a.kv_b.strides[0] + 16 * lane;
+  uint4 w[4][2];
+#pragma unroll
+  for (int v = 0; v < 4; ++v) {
+    w[v][0] = *reinterpret_cast<const uint4*>(weights + v * a.kv_b.strides[0]);
+    w[v][1] = *reinterpret_cast<const uint4*>(weights + v * a.kv_b.strides[0] + 8);
+  }
+  await_kernel_before();
+  for (std::int64_t row = first; row < min(static_cast<long long>(first + kRowGroup), static_cast<long long>(a.q.sizes[0])); ++row) {
+    const float* const mix = work.mixes + (row * work.splits * heads + head) * kLatent + 16 * lane;
+    float x[16], out[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) *reinterpret_cast<float4*>(x + 4 * i) = *reinterpret_cast<const float4*>(mix + 4 * i);
+#pragma unroll
+    for (int v = 0; v < 4; ++v) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const std::uint32_t pair = (&w[v][i / 4].x)[i % 4];
+        const float2 y = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+        out[v] = __fmaf_rn(y.x, x[2 * i], out[v]);
+        out[v] = __fmaf_rn(y.y, x[2 * i + 1], out[v]);
+      }
+    }
+    const float sum = warp_sums<4>(out, lane);
+    if (lane % 8 != 0) continue;
+    const int j = channel + lane / 8;
+    const float gate = a.gate.defined() ? sigmoid(load_input(a.gate, row * a.gate.strides[0] + head * a.gate.strides[1] + j)) : 1;
+    store_output(a.o, (row * heads + head) * kValueChannels + j, decode_row(a, static_cast<int>(row)).slot < 0 ? 0 : sum * gate);
+  }
+}
+
+}  // namespace palimpsest::cuda::sm90

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <initializer_list>
+
+#include "kernels/cuda/launch.cuh"
+#include "palimpsest/tensor.h"
+
+namespace palimpsest::cuda {
+
+/// A map for bulk tensor copies: BF16 boxes of 64 columns (128 bytes, 128-byte swizzle) out of a tensor whose last dimension is contiguous.
+/// `box` counts what is taken of every dimension but the last, outermost first. Reads beyond a dimension give zeros.
+CUtensorMap tensor_map(const Tensor& t, std::initializer_list<int> box, const char* what);
+
+}  // namespace palimpsest::cuda
