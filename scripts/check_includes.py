@@ -38,6 +38,7 @@ MAY_SEE = {
     "convert": PLAN_LEVEL,
     "plan": PLAN_LEVEL,
     "runtime": RUNTIME_LEVEL,
+    "engine": RUNTIME_LEVEL | {"runtime"},
     "selfcheck": RUNTIME_LEVEL | {"runtime"},
     "report": {"base"},
     "lineage": OPS_LEVEL | {"ops", "report"},
@@ -56,6 +57,7 @@ PUBLIC_HEADERS = {
     "session.h": "plan",  # its MemoryPlan
     "tokenizer.h": "text",
     "chat.h": "text",
+    "engine.h": "engine",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')

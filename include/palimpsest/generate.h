@@ -17,8 +17,11 @@ enum class FinishReason : std::uint8_t {
   kStop,       ///< the model wrote a stop id
   kLength,     ///< max_tokens were written
   kContext,    ///< the session's context is full
-  kCancelled,  ///< `cancel` was set
+  kCancelled,  ///< `cancel` was set; Engine: cancel(), stop()
+  kDeadline,   ///< its time was over (Engine only)
+  kError,      ///< it failed (Engine only)
 };
+inline constexpr std::size_t kFinishReasons = 6;
 std::string_view finish_reason_name(FinishReason reason) noexcept;  ///< "stop", "length", ...
 
 struct GenerateOptions {

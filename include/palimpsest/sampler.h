@@ -6,6 +6,12 @@
 
 namespace palimpsest {
 
+/// Added to one token's logit.
+struct LogitBias {
+  std::int32_t id = 0;
+  double bias = 0;
+};
+
 /// How the next token is chosen. The defaults sample from the model's own distribution.
 struct SamplingParams {
   double temperature = 1;  ///< <= 0: greedy, the most likely token (the lowest id on ties)
@@ -13,23 +19,40 @@ struct SamplingParams {
   double top_p = 1;        ///< keep the fewest tokens whose probabilities reach top_p; 1: all
   double min_p = 0;        ///< keep tokens of at least min_p times the largest probability; 0: all
   double repeat_penalty = 1;  ///< divides positive and multiplies negative logits of recent tokens
-  std::int64_t repeat_last_n = 64;   ///< how many recent tokens count as recent; 0: none
-  std::uint64_t seed = 0;            ///< names the random numbers
-  std::vector<std::int32_t> banned;  ///< ids that are never chosen
+  std::int64_t repeat_last_n = 64;    ///< how many recent tokens count as recent; 0: none
+  double presence_penalty = 0;        ///< taken from the logit of a token that the answer holds
+  double frequency_penalty = 0;       ///< taken from it as often as the answer holds the token
+  std::vector<LogitBias> logit_bias;  ///< at most one an id
+  std::uint64_t seed = 0;             ///< names the random numbers
+  std::vector<std::int32_t> banned;   ///< ids that are never chosen
+};
+
+/// What one choice looks at besides the parameters.
+struct SampleInput {
+  std::span<const float> logits;          ///< [vocab_size]
+  std::span<const std::int32_t> recent;   ///< the sequence so far, for the repeat penalty: only its
+                                          ///< last repeat_last_n ids count
+  std::span<const std::int32_t> written;  ///< the answer so far, for the other two penalties
+  /// Which tokens may be chosen: id i is bit i % 32 of word i / 32, [(vocab_size + 31) / 32].
+  /// Empty: all.
+  std::span<const std::uint32_t> allowed;
+  std::uint64_t sequence = 0;  ///< with the seed and the position, names the random number
+  std::uint64_t position = 0;  ///< of the token to be chosen in its sequence
 };
 
 /// Throws Error{kUsage} naming the parameter, its value and its range: NaN, negative, top_k beyond
-/// the vocabulary, banned ids outside of it, or nothing left to choose.
+/// the vocabulary, banned or biased ids outside of it, or nothing left to choose. Penalties of
+/// presence and frequency lie within +-100, as do biases.
 void validate(const SamplingParams& params, std::int64_t vocab_size);
 
 /// Chooses tokens: a pure function of (params, logits, recent ids, sequence, position). The object
 /// only keeps scratch memory, so that a call allocates nothing once the scratch has grown. Not
 /// thread-safe.
 ///
-/// The filters run in llama.cpp's order: repeat penalty, top_k, top_p, min_p, temperature. So top_p
-/// and min_p look at the probabilities before the temperature, and top_p at those of the top_k
-/// tokens alone, summing to one. Tokens are ranked by logit, the lower id first on ties, which
-/// makes every filter exact. At least one token stays.
+/// The filters run in llama.cpp's order: bias, repeat penalty, penalties of presence and frequency,
+/// top_k, top_p, min_p, temperature. So top_p and min_p look at the probabilities before the
+/// temperature, and top_p at those of the top_k tokens alone, summing to one. Tokens are ranked by
+/// logit, the lower id first on ties, which makes every filter exact. At least one token stays.
 ///
 /// The draw inverts the distribution in order of rank: the first token whose cumulative probability
 /// exceeds u = uniform(seed, sequence, position) (Philox4x32-10), in double precision.
@@ -38,11 +61,15 @@ class Sampler {
   /// Validates the parameters.
   Sampler(SamplingParams params, std::int64_t vocab_size);
 
-  /// logits [vocab_size]; `recent` the sequence so far (only its last repeat_last_n ids are looked
-  /// at; those outside the vocabulary are skipped); `position` of the token to be chosen in its
-  /// sequence. Throws Error{kNumeric} for logits that are not finite, naming the first.
+  /// Ids outside the vocabulary in `recent` and `written` are skipped. Throws Error{kNumeric} for
+  /// logits that are not finite, naming the first; Error{kInvalidRequest} when bans and `allowed`
+  /// leave nothing to choose.
+  std::int32_t sample(const SampleInput& input);
+  /// The same for a sequence without an answer of its own and without constraint.
   std::int32_t sample(std::span<const float> logits, std::span<const std::int32_t> recent,
-                      std::uint64_t sequence, std::uint64_t position);
+                      std::uint64_t sequence, std::uint64_t position) {
+    return sample({logits, recent, {}, {}, sequence, position});
+  }
 
   const SamplingParams& params() const { return params_; }
 
@@ -52,7 +79,9 @@ class Sampler {
     std::int32_t id;
   };
 
-  void collect(std::span<const float> logits, std::span<const std::int32_t> recent);
+  bool adjusts() const;
+  void adjust(const SampleInput& input);
+  void collect(const SampleInput& input);
   void rank(std::size_t count);
   std::size_t filter(std::size_t count, double largest);
   std::int32_t draw(std::size_t count, double largest, double u);
@@ -69,6 +98,8 @@ class Sampler {
   std::size_t ranked_ = 0;
   std::vector<char> marked_;  ///< [vocab] 1: banned; 2: penalised already. Banned marks stay, the
                               ///< others are taken back
+  std::vector<double>
+      changed_;  ///< [vocab] logits after bias and penalties; empty where none apply
 };
 
 }  // namespace palimpsest

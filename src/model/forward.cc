@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "model/ffn.h"
+#include "model/final_norm.h"
 #include "model/mixers/mixers.h"
 #include "model/project.h"
 #include "model/residual_stream.h"
@@ -118,6 +119,10 @@ Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePo
   if (observer && config.attn_res_block_size > 0) observer->on_hidden(config.num_layers() + 1, last);
   states.advance(batch.slots, batch.cu_seqlens);
   return project_logits(ctx, config, weights, last, batch.logit_rows);
+}
+
+void final_norm(ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& y) {
+  normalize(ctx, model.config(), model.weights().norm, x, y);
 }
 
 std::int64_t forward_workspace_bytes(const Model& model, std::int64_t rows, std::int64_t sequences, std::int64_t logit_rows) {

@@ -153,6 +153,10 @@ std::string_view finish_reason_name(FinishReason reason) noexcept {
       return "context";
     case FinishReason::kCancelled:
       return "cancelled";
+    case FinishReason::kDeadline:
+      return "deadline";
+    case FinishReason::kError:
+      return "error";
   }
   return "unknown";
 }

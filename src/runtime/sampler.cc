@@ -18,6 +18,21 @@ void require(bool condition, const char* name, double value, const char* range) 
     throw make_error(ErrorCode::kUsage, "{} is {}, but must be {}", name, value, range);
 }
 
+void check_bias(const std::vector<LogitBias>& biases, std::int64_t vocab_size) {
+  std::vector<std::int32_t> ids;
+  for (const LogitBias& b : biases) {
+    if (b.id < 0 || b.id >= vocab_size) {
+      throw make_error(ErrorCode::kUsage, "logit_bias names id {}, outside the vocabulary of {}",
+                       b.id, vocab_size);
+    }
+    require(std::abs(b.bias) <= 100, "logit_bias", b.bias, "from -100 to 100");
+    ids.push_back(b.id);
+  }
+  std::sort(ids.begin(), ids.end());
+  if (const auto twice = std::adjacent_find(ids.begin(), ids.end()); twice != ids.end())
+    throw make_error(ErrorCode::kUsage, "logit_bias names id {} twice", *twice);
+}
+
 }  // namespace
 
 void validate(const SamplingParams& params, std::int64_t vocab_size) {
@@ -31,6 +46,11 @@ void validate(const SamplingParams& params, std::int64_t vocab_size) {
   require(params.min_p >= 0 && params.min_p <= 1, "min_p", params.min_p, "from 0 to 1");
   require(std::isfinite(params.repeat_penalty) && params.repeat_penalty > 0, "repeat_penalty",
           params.repeat_penalty, "a positive number (1: off)");
+  require(std::abs(params.presence_penalty) <= 100, "presence_penalty", params.presence_penalty,
+          "from -100 to 100");
+  require(std::abs(params.frequency_penalty) <= 100, "frequency_penalty", params.frequency_penalty,
+          "from -100 to 100");
+  check_bias(params.logit_bias, vocab_size);
   if (params.repeat_last_n < 0) {
     throw make_error(ErrorCode::kUsage, "repeat_last_n is {}, but must not be negative",
                      params.repeat_last_n);
@@ -55,48 +75,71 @@ Sampler::Sampler(SamplingParams params, std::int64_t vocab_size)
   candidates_.reserve(static_cast<std::size_t>(vocab_size));
 }
 
-/// Fills candidates_ with the logits after bans and penalty, unranked.
-void Sampler::collect(std::span<const float> logits, std::span<const std::int32_t> recent) {
+/// Whether anything changes logits before they are ranked.
+bool Sampler::adjusts() const {
+  return (params_.repeat_penalty != 1 && params_.repeat_last_n > 0) ||
+         params_.presence_penalty != 0 || params_.frequency_penalty != 0 ||
+         !params_.logit_bias.empty();
+}
+
+/// Fills changed_ with the logits after bias and penalties, in double precision.
+void Sampler::adjust(const SampleInput& input) {
+  changed_.assign(input.logits.begin(), input.logits.end());
+  const auto known = [&](std::int32_t id) { return id >= 0 && id < vocab_size_; };
+  for (const LogitBias& b : params_.logit_bias) changed_[static_cast<std::size_t>(b.id)] += b.bias;
+  // Calls f once for each different id.
+  const auto once = [&](std::span<const std::int32_t> ids, auto f) {
+    for (const std::int32_t id : ids) {
+      if (!known(id) || marked_[static_cast<std::size_t>(id)] & kPenalised) continue;
+      marked_[static_cast<std::size_t>(id)] |= kPenalised;
+      f(changed_[static_cast<std::size_t>(id)]);
+    }
+    for (const std::int32_t id : ids) {
+      if (known(id)) marked_[static_cast<std::size_t>(id)] &= kBanned;
+    }
+  };
+  if (params_.repeat_penalty != 1 && params_.repeat_last_n > 0) {
+    const double penalty = params_.repeat_penalty;
+    const auto n = std::min(input.recent.size(), static_cast<std::size_t>(params_.repeat_last_n));
+    once(input.recent.last(n), [&](double& x) { x = x > 0 ? x / penalty : x * penalty; });
+  }
+  if (params_.presence_penalty != 0)
+    once(input.written, [&](double& x) { x -= params_.presence_penalty; });
+  if (params_.frequency_penalty != 0) {
+    for (const std::int32_t id : input.written) {
+      if (known(id)) changed_[static_cast<std::size_t>(id)] -= params_.frequency_penalty;
+    }
+  }
+}
+
+/// Fills candidates_ with the logits after bans, bias and penalties, unranked.
+void Sampler::collect(const SampleInput& input) {
+  const std::span<const float> logits = input.logits;
   if (static_cast<std::int64_t>(logits.size()) != vocab_size_) {
     throw make_error(ErrorCode::kInternal, "sampler for {} logits got {}", vocab_size_,
                      logits.size());
   }
-  const bool penalises = params_.repeat_penalty != 1 && params_.repeat_last_n > 0;
-  if (penalises) {
-    const auto n = std::min(recent.size(), static_cast<std::size_t>(params_.repeat_last_n));
-    recent = recent.last(n);
-    for (const std::int32_t id : recent) {
-      if (id >= 0 && id < vocab_size_) marked_[static_cast<std::size_t>(id)] |= kPenalised;
-    }
+  const auto odd =
+      std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
+  if (odd != logits.end()) {
+    throw make_error(ErrorCode::kNumeric, "the logit of token {} is {}", odd - logits.begin(),
+                     *odd);
   }
+  const bool adjusted = adjusts();
+  if (adjusted) adjust(input);
   candidates_.clear();
   ranked_ = 0;
-  std::int64_t not_finite = -1;
-  for (std::int64_t id = vocab_size_ - 1; id >= 0; --id) {
-    if (!std::isfinite(logits[static_cast<std::size_t>(id)])) not_finite = id;
+  for (std::int32_t id = 0; id < vocab_size_; ++id) {
+    const auto i = static_cast<std::size_t>(id);
+    if (marked_[i] & kBanned) continue;
+    if (!input.allowed.empty() && !(input.allowed[i / 32] >> (i % 32) & 1)) continue;
+    // A penalty may be tiny or huge; what leaves the range of float stays at its end.
+    constexpr double kEnd = std::numeric_limits<float>::max();
+    candidates_.push_back(
+        {adjusted ? static_cast<float>(std::clamp(changed_[i], -kEnd, kEnd)) : logits[i], id});
   }
-  for (std::int32_t id = 0; id < vocab_size_ && not_finite < 0; ++id) {
-    float logit = logits[static_cast<std::size_t>(id)];
-    const char mark = marked_[static_cast<std::size_t>(id)];
-    if (mark & kBanned) continue;
-    if (mark & kPenalised) {
-      const double penalty = params_.repeat_penalty;
-      const double changed = logit > 0 ? logit / penalty : logit * penalty;
-      // A penalty may be tiny or huge; what leaves the range of float stays at its end.
-      constexpr double kEnd = std::numeric_limits<float>::max();
-      logit = static_cast<float>(std::clamp(changed, -kEnd, kEnd));
-    }
-    candidates_.push_back({logit, id});
-  }
-  if (penalises) {
-    for (const std::int32_t id : recent) {
-      if (id >= 0 && id < vocab_size_) marked_[static_cast<std::size_t>(id)] &= kBanned;
-    }
-  }
-  if (not_finite >= 0) {
-    throw make_error(ErrorCode::kNumeric, "the logit of token {} is {}", not_finite,
-                     logits[static_cast<std::size_t>(not_finite)]);
-  }
+  if (candidates_.empty())
+    throw make_error(ErrorCode::kInvalidRequest, "the constraint leaves no token to choose");
 }
 
 /// Puts the `count` first candidates in order. Ranks more than asked, so that a slow walk down the
@@ -163,9 +206,8 @@ std::int32_t Sampler::draw(std::size_t count, double largest, double u) {
   return candidates_[last].id;
 }
 
-std::int32_t Sampler::sample(std::span<const float> logits, std::span<const std::int32_t> recent,
-                             std::uint64_t sequence, std::uint64_t position) {
-  collect(logits, recent);
+std::int32_t Sampler::sample(const SampleInput& input) {
+  collect(input);
   if (params_.temperature <= 0 || params_.top_k == 1) {
     return std::min_element(candidates_.begin(), candidates_.end(), ahead)->id;
   }
@@ -176,7 +218,8 @@ std::int32_t Sampler::sample(std::span<const float> logits, std::span<const std:
   }
   rank(1);
   const double largest = candidates_[0].logit;
-  return draw(filter(count, largest), largest, base::uniform(params_.seed, sequence, position));
+  return draw(filter(count, largest), largest,
+              base::uniform(params_.seed, input.sequence, input.position));
 }
 
 }  // namespace palimpsest

@@ -41,12 +41,12 @@ SequenceCache::SequenceCache(StatePool& pool, const SequenceCacheOptions& option
 // -- a sequence -------------------------------------------------------------------------------
 
 std::optional<std::int32_t> SequenceCache::open(std::span<const std::int32_t> prompt,
-                                                std::span<const std::int64_t> borders) {
+                                                std::span<const std::int64_t> borders, bool reuse) {
   if (pool_.free_slots() == 0) return std::nullopt;
   const std::int32_t slot = start(prompt);
   Sequence& s = sequence(slot);
   const std::int64_t known = tree_.match(prompt).length;
-  restore_longest(slot);
+  if (reuse) restore_longest(slot);
   s.restored = pool_.length(slot);
   s.known = known;
   plan_marks(s, s.restored, known, borders);
@@ -209,6 +209,14 @@ PromptCounts SequenceCache::counts(std::int32_t slot) const {
           .computed_tokens = std::max<std::int64_t>(0, done - s.known)};
 }
 
+PromptCounts SequenceCache::expected_counts(std::int32_t slot) const {
+  const Sequence& s = sequence(slot);
+  const std::int64_t known = std::max(s.known, s.restored);
+  return {.cached_tokens = s.restored,
+          .replayed_tokens = known - s.restored,
+          .computed_tokens = s.prompt - known};
+}
+
 void SequenceCache::keep(std::int32_t slot) {
   if (pool_.length(slot) > 0 && !pool_.recorded(slot)) place(slot, MarkKind::kEnd);
 }
@@ -224,6 +232,12 @@ void SequenceCache::drop(std::int32_t slot) {
   sequence(slot).due.clear();
 }
 
+void SequenceCache::condemn(std::int32_t slot) {
+  const std::vector<Mark*> marks = tree_.match(sequence(slot).tokens).marks;
+  for (Mark* mark : marks) tree_.erase(*mark);
+  drop(slot);
+}
+
 std::optional<std::int32_t> SequenceCache::fork(std::int32_t slot) {
   if (pool_.free_slots() == 0 || !free_units(units_to_take_over(pool_))) return std::nullopt;
   const auto child = pool_.fork(slot);
@@ -231,6 +245,34 @@ std::optional<std::int32_t> SequenceCache::fork(std::int32_t slot) {
   sequence(*child).tokens.reserve(sequence(slot).tokens.capacity());
   sequence(*child) = sequence(slot);
   return child;
+}
+
+// -- waiting outside of the pool --------------------------------------------------------------
+
+SequenceCache::Suspended SequenceCache::suspend(std::int32_t slot) {
+  PALIMPSEST_CHECK(!pool_.recorded(slot), "tentative tokens are decided about first");
+  Suspended out;
+  out.length_ = pool_.length(slot);
+  out.fixed_.resize(static_cast<std::size_t>(pool_.fixed_bytes()));
+  out.rows_.resize(static_cast<std::size_t>(out.length_ * pool_.row_bytes()));
+  pool_.read_fixed(slot, out.fixed_.data());
+  pool_.read_rows(slot, 0, out.length_, out.rows_.data());
+  out.sequence_ = sequence(slot);
+  drop(slot);
+  return out;
+}
+
+std::optional<std::int32_t> SequenceCache::resume(Suspended& suspended) {
+  if (pool_.free_slots() == 0 || !free_units(units_for(suspended.length_))) return std::nullopt;
+  const std::int32_t slot = start({});
+  PALIMPSEST_CHECK(pool_.load(slot, suspended.length_), "its room was just made");
+  pool_.write_fixed(slot, suspended.fixed_.data());
+  pool_.write_rows(slot, 0, suspended.length_, suspended.rows_.data());
+  const std::int64_t capacity = pool_.options().max_length;
+  suspended.sequence_.tokens.reserve(static_cast<std::size_t>(capacity));
+  sequence(slot) = std::move(suspended.sequence_);
+  suspended = {};
+  return slot;
 }
 
 // -- tentative tokens -------------------------------------------------------------------------
@@ -257,6 +299,7 @@ std::int64_t SequenceCache::most_snapshots() const {
 void SequenceCache::place(std::int32_t slot, MarkKind kind) {
   const Sequence& s = sequence(slot);
   if (most_snapshots() == 0) return;
+  if (options_.exact && !s.canonical) return;  // nobody would go on from it
   Mark& mark = tree_.at(std::span(s.tokens).first(static_cast<std::size_t>(pool_.length(slot))));
   mark.last_used = clock_;
   mark.kind = std::max(mark.kind, kind);
@@ -423,10 +466,7 @@ SpilledState SequenceCache::spill(const Mark& mark) {
 /// Reads a mark's state from disk. False: there is no room, or the files are damaged; then the mark
 /// is gone.
 bool SequenceCache::bring_back(Mark& mark) {
-  const std::int64_t blocks =
-      pool_.row_bytes() > 0
-          ? (mark.position + pool_.options().block_tokens - 1) / pool_.options().block_tokens
-          : 0;
+  const std::int64_t blocks = units_for(mark.position);
   if (!mark.spilled.defined() || !free_units(pool_.snapshot_units() + blocks)) return false;
   auto state = pool_.create(mark.position);
   if (!state) return false;

@@ -14,6 +14,9 @@
 
 namespace palimpsest {
 
+/// From so many rows a pass on, passes end on the grid and leave no too short remainder.
+inline constexpr std::int64_t kSmallestPass = kSnapshotGrid + kFewestRows - 1;
+
 struct SequenceCacheOptions {
   /// Only reuse what gives the bits of a computation from scratch; see SequenceCache.
   bool exact = false;
@@ -44,7 +47,7 @@ struct SequenceCacheOptions {
 /// what would have followed at that place. Passes of a prompt end at multiples of kSnapshotGrid
 /// from the start of the sequence, whatever the rows per pass, and leave no remainder of fewer than
 /// kFewestRows, so with Batch::fixed_forms a prompt's states are the same bits however it is cut
-/// (from 2 kSnapshotGrid rows a pass on). States reached so are called canonical. With `exact`,
+/// (from kSmallestPass rows a pass on). States reached so are called canonical. With `exact`,
 /// only canonical states on the grid are continued (and any for a prompt that ends there): then
 /// warm and cold are bit-equal. Without, the end of a prompt or of an answer is continued too: its
 /// last tokens were summed in another grouping, or one by one, than a computation from scratch
@@ -59,8 +62,9 @@ class SequenceCache {
 
   /// Begins a sequence that wants `prompt` (any length); `borders` are positions where messages
   /// begin. Nothing when no slot is free.
+  /// With `reuse` false all of the prompt will be computed, whatever is known of it.
   std::optional<std::int32_t> open(std::span<const std::int32_t> prompt,
-                                   std::span<const std::int64_t> borders = {});
+                                   std::span<const std::int64_t> borders = {}, bool reuse = true);
   /// The same in the place of a sequence that has ended: goes on in place where `prompt` begins
   /// with what the slot holds, else close() and open().
   std::int32_t reopen(std::int32_t slot, std::span<const std::int32_t> prompt,
@@ -84,10 +88,17 @@ class SequenceCache {
   /// Every token of the sequence, wanted ones included.
   std::span<const std::int32_t> tokens(std::int32_t slot) const { return sequence(slot).tokens; }
   std::int64_t length(std::int32_t slot) const { return pool_.length(slot); }
+  /// Units of the pool that the list rows of `length` tokens take; 0 without lists.
+  std::int64_t units_for(std::int64_t length) const {
+    const std::int64_t block = pool_.options().block_tokens;
+    return pool_.row_bytes() > 0 ? (length + block - 1) / block : 0;
+  }
   /// Of the next token after length(); empty at the start.
   std::span<const float> logits(std::int32_t slot) const;
   /// What became of the prompt so far. Sums to its length when all of it is computed.
   PromptCounts counts(std::int32_t slot) const;
+  /// What will have become of it once all is computed.
+  PromptCounts expected_counts(std::int32_t slot) const;
 
   /// A snapshot of what the slot holds now, if there is room: the end of an answer.
   void keep(std::int32_t slot);
@@ -96,8 +107,25 @@ class SequenceCache {
   /// The slot is free and nothing of its present state is kept: after non-finite numbers or a pass
   /// that failed.
   void drop(std::int32_t slot);
+  /// drop(), and no snapshot on the sequence's way is reused either: one of them may have brought
+  /// what was wrong.
+  void condemn(std::int32_t slot);
   /// Another sequence that goes on like this one. Nothing when there is no room.
   std::optional<std::int32_t> fork(std::int32_t slot);
+
+  // -- waiting outside of the pool ------------------------------------------------------------
+
+  /// A sequence that holds no slot: its memories as bytes, and what it wants.
+  class Suspended;
+  /// Bytes that suspend() would take.
+  std::int64_t suspended_bytes(std::int32_t slot) const {
+    return pool_.fixed_bytes() + pool_.length(slot) * pool_.row_bytes();
+  }
+  /// Takes the sequence out of the pool; its slot is free. Not of a tentative slot.
+  Suspended suspend(std::int32_t slot);
+  /// Makes it a sequence of the pool again, bit for bit what it was. Nothing, and `suspended` stays
+  /// as it is, when there is no slot or no room.
+  std::optional<std::int32_t> resume(Suspended& suspended);
 
   // -- tentative tokens -----------------------------------------------------------------------
 
@@ -176,6 +204,19 @@ class SequenceCache {
   PrefixTree tree_;
   std::int64_t clock_ = 0;        ///< requests so far
   const Mark* pinned_ = nullptr;  ///< being restored: neither evicted nor dropped from disk
+};
+
+/// Movable; empty after resume().
+class SequenceCache::Suspended {
+ public:
+  std::int64_t bytes() const { return static_cast<std::int64_t>(fixed_.size() + rows_.size()); }
+  std::int64_t length() const { return length_; }
+
+ private:
+  friend class SequenceCache;
+  Sequence sequence_;
+  std::int64_t length_ = 0;
+  std::vector<std::byte> fixed_, rows_;
 };
 
 }  // namespace palimpsest

@@ -32,14 +32,25 @@ std::vector<float> random_logits(std::size_t n, std::uint64_t seed, double scale
 /// every filter a separate pass over probabilities.
 std::map<std::int32_t, double> naive_distribution(const SamplingParams& params,
                                                   std::vector<float> logits,
-                                                  const std::vector<std::int32_t>& recent) {
+                                                  const std::vector<std::int32_t>& recent,
+                                                  const std::vector<std::int32_t>& written = {},
+                                                  const std::set<std::int32_t>& forbidden = {}) {
+  std::vector<double> changed(logits.begin(), logits.end());
+  for (const LogitBias& b : params.logit_bias) changed[static_cast<std::size_t>(b.id)] += b.bias;
   const auto n =
       std::min<std::size_t>(recent.size(), static_cast<std::size_t>(params.repeat_last_n));
   for (const std::int32_t id :
        std::set<std::int32_t>(recent.end() - static_cast<std::ptrdiff_t>(n), recent.end())) {
-    float& x = logits[static_cast<std::size_t>(id)];
-    x = static_cast<float>(x > 0 ? x / params.repeat_penalty : x * params.repeat_penalty);
+    double& x = changed[static_cast<std::size_t>(id)];
+    x = x > 0 ? x / params.repeat_penalty : x * params.repeat_penalty;
   }
+  for (const std::int32_t id : std::set<std::int32_t>(written.begin(), written.end())) {
+    changed[static_cast<std::size_t>(id)] -=
+        params.presence_penalty +
+        params.frequency_penalty *
+            static_cast<double>(std::count(written.begin(), written.end(), id));
+  }
+  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(changed[i]);
   struct Token {
     std::int32_t id;
     double logit, p;
@@ -47,7 +58,7 @@ std::map<std::int32_t, double> naive_distribution(const SamplingParams& params,
   std::vector<Token> tokens;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
-    if (std::count(params.banned.begin(), params.banned.end(), id) == 0)
+    if (std::count(params.banned.begin(), params.banned.end(), id) == 0 && !forbidden.contains(id))
       tokens.push_back({id, logits[i], 0});
   }
   std::stable_sort(tokens.begin(), tokens.end(),
@@ -198,6 +209,37 @@ TEST(SamplerDistribution, RepeatPenaltyCountsOnlyTheLastN) {
       << "ids outside are skipped";
 }
 
+TEST(SamplerDistribution, PenaltiesOfTheAnswerCountTheAnswerAlone) {
+  const std::vector<float> logits = {3, 2.5f, 1, 0};
+  const std::vector<std::int32_t> recent = {0, 0, 0, 1}, written = {0, 1, 1, 1, -7, 99};
+  const auto best = [&](double presence, double frequency) {
+    Sampler sampler(
+        {.temperature = 0, .presence_penalty = presence, .frequency_penalty = frequency}, 4);
+    const auto id = sampler.sample({logits, recent, written, {}, 0, 0});
+    EXPECT_EQ(sampler.sample({logits, recent, {}, {}, 0, 0}), 0) << "no mark is left";
+    return id;
+  };
+  EXPECT_EQ(best(1, 0), 0) << "3 - 1 against 2.5 - 1";
+  EXPECT_EQ(best(2.5, 0), 2) << "once, however often";
+  EXPECT_EQ(best(0, 1), 0) << "3 - 1 against 2.5 - 3";
+  EXPECT_EQ(best(0, 2.5), 2);
+  EXPECT_EQ(best(0, -1), 1) << "2.5 + 3";
+}
+
+TEST(SamplerDistribution, BiasComesFirstAndTheMaskDecides) {
+  const std::vector<float> logits = {3, 2, 1, 0};
+  Sampler sampler({.temperature = 0, .logit_bias = {{3, 100}, {0, -100}}}, 4);
+  const std::vector<std::uint32_t> not_three = {0xFFFFFFF7}, none = {0xFFFFFFF0};
+  EXPECT_EQ(sampler.sample({logits, {}, {}, {}, 0, 0}), 3);
+  EXPECT_EQ(sampler.sample({logits, {}, {}, not_three, 0, 0}), 1);
+  try {
+    sampler.sample({logits, {}, {}, none, 0, 0});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidRequest);
+  }
+}
+
 TEST(SamplerDistribution, LargeVocabularyWithFlatTail) {
   SamplingParams params;
   params.top_p = 0.9;
@@ -290,6 +332,16 @@ TEST(SamplerErrors, ParametersOutOfRangeNameThemselves) {
                 std::iota(p.banned.begin(), p.banned.end(), 0);
               }),
               HasSubstr("all 100 ids"));
+  EXPECT_THAT(message([](auto& p) { p.presence_penalty = NAN; }),
+              HasSubstr("presence_penalty is nan"));
+  EXPECT_THAT(message([](auto& p) { p.frequency_penalty = 101; }),
+              HasSubstr("frequency_penalty is 101"));
+  EXPECT_THAT(message([](auto& p) { p.logit_bias = {{-1, 0}}; }), HasSubstr("id -1"));
+  EXPECT_THAT(message([](auto& p) {
+                p.logit_bias = {{5, INFINITY}};
+              }),
+              HasSubstr("logit_bias is inf"));
+  EXPECT_THAT(message([](auto& p) { p.logit_bias = {{5, 1}, {5, 2}}; }), HasSubstr("id 5 twice"));
   EXPECT_EQ(message([](auto& p) { p.top_k = 100; }), "accepted");
 }
 
@@ -307,15 +359,36 @@ RC_GTEST_PROP(SamplerProperty, DrawsOnlyWhatTheFiltersKeep, ()) {
   params.seed = *rc::gen::arbitrary<std::uint64_t>();
   const auto recent = *rc::gen::container<std::vector<std::int32_t>>(
       rc::gen::inRange<std::int32_t>(0, static_cast<std::int32_t>(n)));
+  const auto written = *rc::gen::container<std::vector<std::int32_t>>(
+      rc::gen::inRange<std::int32_t>(0, static_cast<std::int32_t>(n)));
+  // In quarters, which float holds exactly: no tie is made or broken by rounding.
+  params.presence_penalty = *rc::gen::inRange(-8, 9) / 4.0;
+  params.frequency_penalty = *rc::gen::inRange(-8, 9) / 4.0;
+  if (*rc::gen::inRange(0, 2) == 1)
+    params.logit_bias = {{*rc::gen::inRange<std::int32_t>(0, static_cast<std::int32_t>(n)),
+                          *rc::gen::inRange(-400, 401) / 4.0}};
+  std::vector<std::uint32_t> allowed;
+  std::set<std::int32_t> forbidden;
+  if (*rc::gen::inRange(0, 2) == 1) {
+    allowed.assign((n + 31) / 32, 0);
+    const auto one = *rc::gen::inRange<std::size_t>(0, n);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (i == one || *rc::gen::inRange(0, 3) > 0)
+        allowed[i / 32] |= 1u << (i % 32);
+      else
+        forbidden.insert(static_cast<std::int32_t>(i));
+    }
+  }
   const auto position = *rc::gen::arbitrary<std::uint64_t>();
   Sampler sampler(params, static_cast<std::int64_t>(n));
-  const auto id = sampler.sample(logits, recent, 0, position);
-  RC_ASSERT(sampler.sample(logits, recent, 0, position) == id);
+  const SampleInput input{logits, recent, written, allowed, 0, position};
+  const auto id = sampler.sample(input);
+  RC_ASSERT(sampler.sample(input) == id);
   // Probabilities that meet a threshold within rounding may fall on either side.
   SamplingParams wider = params;
   wider.top_p = std::min(1.0, params.top_p + 1e-9);
   wider.min_p = params.min_p * (1 - 1e-9);
-  RC_ASSERT(naive_distribution(wider, logits, recent).contains(id));
+  RC_ASSERT(naive_distribution(wider, logits, recent, written, forbidden).contains(id));
 }
 
 }  // namespace

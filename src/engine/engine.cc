@@ -1,0 +1,331 @@
+#include "palimpsest/engine.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/engine_core.h"
+#include "engine/limits.h"
+#include "machine/memory.h"
+#include "model/forward.h"
+#include "model/state_spec.h"
+#include "plan/memory_plan.h"
+
+namespace palimpsest {
+namespace {
+
+SessionOptions session_options(const EngineOptions& options) {
+  return {.threads = options.threads,
+          .context = options.context,
+          .ubatch = options.ubatch,
+          .cache_type = options.cache_type,
+          .cache_bytes = options.cache_bytes,
+          .exact_reuse = options.exact,
+          .cache_disk = options.cache_disk,
+          .cache_disk_bytes = options.cache_disk_bytes};
+}
+
+void require_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
+  if (value < least || value > most) {
+    throw make_error(ErrorCode::kUsage, "{} is {}, but must be from {} to {}", name, value, least,
+                     most);
+  }
+}
+
+/// What an engine is made from: options resolved, the plan, and the pool both describe.
+struct Setup {
+  Setup(const Model& model, EngineOptions given) : options(std::move(given)) {
+    const ModelConfig& config = model.config();
+    require_range("sequences", options.sequences, 1, 1024);
+    require_range("queue_requests", options.queue_requests, 1, 1 << 20);
+    require_range("most_choices", options.most_choices, 1, 1 << 12);
+    require_range("most_logprobs", options.most_logprobs, 0, 1 << 10);
+    if (options.queue_tokens < 1 || options.suspended_bytes < 0 || options.list_tokens < 0 ||
+        !(options.pass_seconds > 0)) {
+      throw make_error(ErrorCode::kUsage,
+                       "queue_tokens, list_tokens, suspended_bytes and pass_seconds are {}, {}, {} "
+                       "and {}, but may not be negative, nor queue_tokens and pass_seconds 0",
+                       options.queue_tokens, options.list_tokens, options.suspended_bytes,
+                       options.pass_seconds);
+    }
+    options.ubatch = std::max(options.ubatch, options.sequences + kSmallestPass);
+    if (options.threads == 0) options.threads = base::ThreadPool::default_size();
+    plan = plan_memory(model, session_options(options), machine::available_memory(),
+                       options.sequences);
+    options.context = plan.context;
+    // Passes that take on what is left of a prompt may be so much longer.
+    const std::int64_t rows = options.ubatch + options.sequences * (kFewestRows - 1);
+    const std::int64_t more =
+        forward_workspace_bytes(
+            model, rows, options.sequences,
+            options.sequences + logprob_rows(config.vocab_size, options.ubatch)) -
+        forward_workspace_bytes(model, options.ubatch, options.sequences,
+                                score_rows(config, options.ubatch));
+    plan.workspace += std::max<std::int64_t>(0, more);
+    pool = pool_options(config, plan);
+    if (options.list_tokens == 0) options.list_tokens = pool.tokens;
+    if (options.list_tokens < options.context) {
+      throw make_error(ErrorCode::kUsage, "list_tokens is {}, less than the context of {}",
+                       options.list_tokens, options.context);
+    }
+    pool.tokens = std::min(pool.tokens, options.list_tokens);
+    StatePoolOptions bare = pool;
+    bare.cache_bytes = 0;
+    const StateSpec spec = state_spec(config, options.cache_type);
+    plan.lists = StatePool::bytes(spec, bare) - plan.pages - plan.logits;
+    plan.cache += options.suspended_bytes;
+  }
+
+  EngineOptions options;
+  MemoryPlan plan;
+  StatePoolOptions pool;
+};
+
+Setup checked_setup(const Model& model, const EngineOptions& options) {
+  if (model.is_outline()) {
+    throw make_error(ErrorCode::kInvalidRequest,
+                     "'{}' was opened as an outline, without the values of its weights",
+                     model.path().string());
+  }
+  Setup setup(model, options);
+  require_memory(setup.plan, machine::available_memory());
+  return setup;
+}
+
+}  // namespace
+
+void DurationHistogram::add(double seconds) {
+  const auto at = std::lower_bound(bounds.begin(), bounds.end(), seconds) - bounds.begin();
+  ++counts[static_cast<std::size_t>(at)];
+  ++count;
+  sum += seconds;
+}
+
+struct Engine::Impl {
+  Impl(std::shared_ptr<const Model> model_in, const EngineOptions& options)
+      : model(std::move(model_in)),
+        setup(checked_setup(*model, options)),
+        runner(make_model_runner(model, setup.options.threads, setup.plan.workspace)),
+        states(state_spec(model->config(), setup.options.cache_type), setup.pool),
+        cache(states, {.exact = setup.options.exact,
+                       .disk = setup.options.cache_disk,
+                       .disk_bytes = setup.options.cache_disk_bytes}),
+        core(*runner, cache, setup.options) {
+    publish();
+    thread = std::thread([this] { loop(); });
+  }
+
+  // -- the engine's thread --------------------------------------------------------------------
+
+  struct Call {
+    const std::function<void(SequenceCache&)>* function;
+    std::promise<void> done;
+  };
+
+  void loop() {
+    bool more = false;  // something to compute
+    for (bool open = true; open;) {
+      try {
+        open = take_inbox(more);
+        more = open && core.step();
+      } catch (const std::exception& error) {
+        // Nothing is known to throw here; if something does, the engine goes on without it.
+        log::warning("the engine failed: {}", error.what());
+        core.fail_all(error.what());
+        more = false;
+      }
+      publish();
+    }
+  }
+
+  /// Waits for work, and takes what came. False: stop.
+  bool take_inbox(bool more) {
+    std::vector<Submission> arrived;
+    std::vector<RequestId> cancels;
+    std::vector<Call*> called;
+    bool over = false;
+    {
+      std::unique_lock lock(mutex);
+      const auto wakes = [&] {
+        return more || !inbox.empty() || !cancelled.empty() || !calls.empty() || stopping;
+      };
+      wake.wait(lock, wakes);
+      arrived.swap(inbox);
+      cancels.swap(cancelled);
+      called.swap(calls);
+      // What came is counted as waiting until publish() says what became of it.
+      taken_requests = inbox_requests;
+      taken_tokens = inbox_tokens;
+      over = stopping && (EngineClock::now() >= stop_at || !(more || !arrived.empty()));
+      if (over) closed = true;
+    }
+    for (Submission& submission : arrived) core.submit(std::move(submission));
+    for (const RequestId id : cancels) core.cancel(id);
+    for (Call* call : called) run(*call);
+    if (over) core.cancel_all("the engine is stopping");
+    return !over;
+  }
+
+  void run(Call& call) {
+    try {
+      (*call.function)(cache);
+      call.done.set_value();
+    } catch (...) {
+      call.done.set_exception(std::current_exception());
+    }
+  }
+
+  void publish() {
+    auto now_slots = core.slots();
+    const std::lock_guard lock(mutex);
+    metrics = core.metrics();
+    slots.swap(now_slots);
+    retry_after = core.retry_after();
+    waiting_requests = core.requests_waiting();
+    waiting_tokens = core.prompt_tokens_waiting();
+    inbox_requests -= taken_requests;
+    inbox_tokens -= taken_tokens;
+    taken_requests = taken_tokens = 0;
+  }
+
+  // -- other threads --------------------------------------------------------------------------
+
+  RequestId submit(EngineRequest request, EventHandler on_event) {
+    check_request(request, model->config().vocab_size, setup.options.context, setup.options);
+    Submission s{.id = 0,
+                 .request = std::move(request),
+                 .on_event = std::move(on_event),
+                 .constraints = {},
+                 .submitted = EngineClock::now()};
+    for (std::int64_t c = 0; s.request.constraint && c < s.request.choices; ++c)
+      s.constraints.push_back(s.request.constraint(c));
+    const auto tokens = static_cast<std::int64_t>(s.request.prompt.size());
+    const std::lock_guard lock(mutex);
+    if (stopping) throw UnavailableError();
+    const std::int64_t requests = waiting_requests + inbox_requests,
+                       held = waiting_tokens + inbox_tokens;
+    if (requests >= setup.options.queue_requests || held + tokens > setup.options.queue_tokens) {
+      ++refused;
+      throw OverloadedError(
+          fmt::format("the queue is full: {} requests with {} tokens wait, at most {} with {} may",
+                      requests, held, setup.options.queue_requests, setup.options.queue_tokens),
+          retry_after);
+    }
+    s.id = ++last_id;
+    ++inbox_requests;
+    inbox_tokens += tokens;
+    inbox.push_back(std::move(s));
+    wake.notify_one();
+    return last_id;
+  }
+
+  void cancel(RequestId id) {
+    const std::lock_guard lock(mutex);
+    if (closed || id == 0 || id > last_id) return;
+    cancelled.push_back(id);
+    wake.notify_one();
+  }
+
+  void between_steps(const std::function<void(SequenceCache&)>& f) {
+    Call call{.function = &f, .done = {}};
+    auto done = call.done.get_future();
+    {
+      const std::lock_guard lock(mutex);
+      if (closed || stopping) throw UnavailableError();
+      calls.push_back(&call);
+      wake.notify_one();
+    }
+    done.get();
+  }
+
+  void stop(std::chrono::milliseconds grace) {
+    {
+      const std::lock_guard lock(mutex);
+      const auto at = EngineClock::now() + grace;
+      stop_at = stopping ? std::min(stop_at, at) : at;
+      stopping = true;
+      wake.notify_one();
+    }
+    const std::lock_guard lock(join_mutex);
+    if (thread.joinable()) thread.join();
+  }
+
+  std::shared_ptr<const Model> model;
+  Setup setup;
+  std::unique_ptr<PassRunner> runner;
+  StatePool states;
+  SequenceCache cache;
+  EngineCore core;  ///< of the engine's thread
+
+  mutable std::mutex mutex;  ///< of everything below
+  std::condition_variable wake;
+  std::vector<Submission> inbox;
+  std::vector<RequestId> cancelled;
+  std::vector<Call*> calls;
+  /// Requests that came since the last publish(), and of these what the thread has taken over.
+  std::int64_t inbox_requests = 0, inbox_tokens = 0, taken_requests = 0, taken_tokens = 0;
+  std::int64_t waiting_requests = 0, waiting_tokens = 0;  ///< in the core at the last publish()
+  RequestId last_id = 0;
+  std::uint64_t refused = 0;
+  bool stopping = false, closed = false;
+  EngineClock::time_point stop_at{};
+  EngineMetrics metrics;
+  std::vector<SlotStatus> slots;
+  double retry_after = 1;
+
+  std::mutex join_mutex;
+  std::thread thread;
+};
+
+Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(model), options)) {}
+Engine::~Engine() {
+  stop(std::chrono::milliseconds(0));
+}
+
+MemoryPlan Engine::plan(const Model& model, const EngineOptions& options) {
+  return Setup(model, options).plan;
+}
+
+RequestId Engine::submit(EngineRequest request, EventHandler on_event) {
+  return impl_->submit(std::move(request), std::move(on_event));
+}
+void Engine::cancel(RequestId id) {
+  impl_->cancel(id);
+}
+void Engine::stop(std::chrono::milliseconds grace) {
+  impl_->stop(grace);
+}
+void Engine::between_steps(const std::function<void(SequenceCache&)>& f) {
+  impl_->between_steps(f);
+}
+
+EngineMetrics Engine::metrics() const {
+  const std::lock_guard lock(impl_->mutex);
+  EngineMetrics metrics = impl_->metrics;
+  metrics.submitted = impl_->last_id;
+  metrics.refused = impl_->refused;
+  metrics.waiting += impl_->inbox_requests;
+  metrics.waiting_tokens += impl_->inbox_tokens;
+  return metrics;
+}
+std::vector<SlotStatus> Engine::slots() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->slots;
+}
+
+const Model& Engine::model() const {
+  return *impl_->model;
+}
+const MemoryPlan& Engine::memory() const {
+  return impl_->setup.plan;
+}
+const EngineOptions& Engine::options() const {
+  return impl_->setup.options;
+}
+
+}  // namespace palimpsest

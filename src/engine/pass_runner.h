@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+
+#include "model/batch.h"
+#include "palimpsest/model.h"
+#include "state/state_pool.h"
+#include "tensor/exec_context.h"
+
+namespace palimpsest {
+
+/// What computes a pass: the model, or in tests something that stands for it.
+class PassRunner {
+ public:
+  virtual ~PassRunner() = default;
+  virtual std::int64_t vocab_size() const = 0;
+  struct Rows {
+    Tensor logits;  ///< F32 [logit_rows, vocab], valid until the next pass
+    Tensor
+        hidden;  ///< F32 [T, hidden] after the final norm, valid until the next pass; if asked for
+  };
+  /// As forward(). Afterwards the sequences are `batch` longer. May throw: then their states are
+  /// undefined.
+  virtual Rows run(const Batch& batch, StatePool& states, bool with_hidden) = 0;
+  /// For work between passes.
+  virtual base::ThreadPool& threads() = 0;
+};
+
+/// Runs forward() with a workspace of so many bytes.
+std::unique_ptr<PassRunner> make_model_runner(std::shared_ptr<const Model> model, int threads,
+                                              std::int64_t workspace_bytes);
+
+}  // namespace palimpsest
