@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <future>
 #include <list>
 
@@ -50,6 +51,8 @@ struct Waiter {
 
 struct Rate {
   double tokens_per_second = 0, beside = 0;
+  double cpu =
+      0;  ///< seconds of processor time a token: what neighbours on the machine disturb least
 };
 
 /// `answers` of `tokens` tokens each, beside each other, prompts known.
@@ -57,6 +60,7 @@ Rate decode(Engine& engine, std::int64_t answers, std::int64_t tokens) {
   std::list<Waiter> waiters;
   const EngineMetrics before = engine.metrics();
   const auto start = Clock::now();
+  const std::clock_t cpu = std::clock();
   for (std::int64_t i = 0; i < answers; ++i) {
     EngineRequest request{
         .prompt = some_ids(32, i), .sampling = {.temperature = 0}, .max_tokens = tokens};
@@ -68,7 +72,9 @@ Rate decode(Engine& engine, std::int64_t answers, std::int64_t tokens) {
   const EngineMetrics after = engine.metrics();
   const double steps = after.step_seconds.sum - before.step_seconds.sum;
   return {static_cast<double>(answers * tokens) / seconds,
-          (steps - (after.forward_seconds - before.forward_seconds)) / steps};
+          (steps - (after.forward_seconds - before.forward_seconds)) / steps,
+          static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC /
+              static_cast<double>(answers * tokens)};
 }
 
 std::uint64_t passes_of(Engine& engine) {
@@ -94,8 +100,11 @@ void run(const std::string& folder, int threads, std::int64_t answers, std::int6
   Engine engine(model, {.threads = threads, .sequences = answers, .context = prefix + 1024});
   for (const std::int64_t n : {std::int64_t{1}, answers}) decode(engine, n, tokens);  // warm
   Rate one, many;
+  double cpu_one = 1e9, cpu_many = 1e9;
   for (int i = 0; i < times; ++i) {  // in turns, so that both see the same machine
     const Rate a = decode(engine, 1, tokens), b = decode(engine, answers, tokens);
+    cpu_one = std::min(cpu_one, a.cpu);
+    cpu_many = std::min(cpu_many, b.cpu);
     if (a.tokens_per_second > one.tokens_per_second) one = a;
     if (b.tokens_per_second > many.tokens_per_second) many = b;
   }
@@ -104,6 +113,11 @@ void run(const std::string& folder, int threads, std::int64_t answers, std::int6
       "model {:.1f}% and {:.1f}% of a step\n",
       threads, one.tokens_per_second, answers, many.tokens_per_second,
       many.tokens_per_second / one.tokens_per_second, 100 * one.beside, 100 * many.beside);
+
+  fmt::print(
+      "processor time: {:.2f} ms a token of 1 answer, {:.2f} ms of {} answers = {:.2f} times "
+      "(threads that wait for work count too)\n",
+      cpu_one * 1e3, cpu_many * 1e3, answers, cpu_one / cpu_many);
 
   const double step = 1 / one.tokens_per_second;
   const auto known = some_ids(prefix, 77);

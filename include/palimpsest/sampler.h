@@ -81,7 +81,10 @@ class Sampler {
 
   bool adjusts() const;
   void adjust(const SampleInput& input);
-  void collect(const SampleInput& input);
+  void check(std::span<const float> logits) const;
+  template <class F>
+  void for_each_candidate(const SampleInput& input, F f);
+  std::int32_t best(const SampleInput& input);
   void rank(std::size_t count);
   std::size_t filter(std::size_t count, double largest);
   std::int32_t draw(std::size_t count, double largest, double u);

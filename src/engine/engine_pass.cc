@@ -133,7 +133,7 @@ bool EngineCore::run(Pass& pass) {
                         .cu_seqlens = pass.cu_seqlens,
                         .slots = pass.slots,
                         .logit_rows = pass.logit_rows,
-                        .fixed_forms = true},
+                        .fixed_forms = options_.exact},
                        cache_.pool(), pass.hidden);
   } catch (const std::exception& error) {
     failed(pass, error.what());

@@ -33,6 +33,11 @@ void check_bias(const std::vector<LogitBias>& biases, std::int64_t vocab_size) {
     throw make_error(ErrorCode::kUsage, "logit_bias names id {} twice", *twice);
 }
 
+void require_one(bool found) {
+  if (!found)
+    throw make_error(ErrorCode::kInvalidRequest, "the constraint leaves no token to choose");
+}
+
 }  // namespace
 
 void validate(const SamplingParams& params, std::int64_t vocab_size) {
@@ -112,34 +117,43 @@ void Sampler::adjust(const SampleInput& input) {
   }
 }
 
-/// Fills candidates_ with the logits after bans, bias and penalties, unranked.
-void Sampler::collect(const SampleInput& input) {
-  const std::span<const float> logits = input.logits;
+void Sampler::check(std::span<const float> logits) const {
   if (static_cast<std::int64_t>(logits.size()) != vocab_size_) {
     throw make_error(ErrorCode::kInternal, "sampler for {} logits got {}", vocab_size_,
                      logits.size());
   }
   const auto odd =
       std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
-  if (odd != logits.end()) {
+  if (odd != logits.end())
     throw make_error(ErrorCode::kNumeric, "the logit of token {} is {}", odd - logits.begin(),
                      *odd);
-  }
+}
+
+/// Calls f(candidate) for every token that may be chosen, in the order of ids, with its logit after
+/// bias and penalties.
+template <class F>
+void Sampler::for_each_candidate(const SampleInput& input, F f) {
   const bool adjusted = adjusts();
   if (adjusted) adjust(input);
-  candidates_.clear();
-  ranked_ = 0;
   for (std::int32_t id = 0; id < vocab_size_; ++id) {
     const auto i = static_cast<std::size_t>(id);
     if (marked_[i] & kBanned) continue;
     if (!input.allowed.empty() && !(input.allowed[i / 32] >> (i % 32) & 1)) continue;
     // A penalty may be tiny or huge; what leaves the range of float stays at its end.
     constexpr double kEnd = std::numeric_limits<float>::max();
-    candidates_.push_back(
-        {adjusted ? static_cast<float>(std::clamp(changed_[i], -kEnd, kEnd)) : logits[i], id});
+    f(Candidate{
+        adjusted ? static_cast<float>(std::clamp(changed_[i], -kEnd, kEnd)) : input.logits[i], id});
   }
-  if (candidates_.empty())
-    throw make_error(ErrorCode::kInvalidRequest, "the constraint leaves no token to choose");
+}
+
+/// The likeliest token: one walk, nothing kept.
+std::int32_t Sampler::best(const SampleInput& input) {
+  Candidate best{0, -1};
+  for_each_candidate(input, [&](const Candidate& c) {
+    if (best.id < 0 || c.logit > best.logit) best = c;
+  });
+  require_one(best.id >= 0);
+  return best.id;
 }
 
 /// Puts the `count` first candidates in order. Ranks more than asked, so that a slow walk down the
@@ -207,10 +221,12 @@ std::int32_t Sampler::draw(std::size_t count, double largest, double u) {
 }
 
 std::int32_t Sampler::sample(const SampleInput& input) {
-  collect(input);
-  if (params_.temperature <= 0 || params_.top_k == 1) {
-    return std::min_element(candidates_.begin(), candidates_.end(), ahead)->id;
-  }
+  check(input.logits);
+  if (params_.temperature <= 0 || params_.top_k == 1) return best(input);
+  candidates_.clear();
+  ranked_ = 0;
+  for_each_candidate(input, [&](const Candidate& c) { candidates_.push_back(c); });
+  require_one(!candidates_.empty());
   std::size_t count = candidates_.size();
   if (params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < count) {
     count = static_cast<std::size_t>(params_.top_k);
