@@ -23,8 +23,10 @@ using namespace palimpsest;
 constexpr std::int64_t kLatent = 512, kShared = 64, kNope = 128, kValue = 128, kBlock = 64;
 
 struct Problem {
-  Problem(std::int64_t num_heads, std::int64_t tokens_before, std::int64_t rows) : heads(num_heads), past(tokens_before), cu{0, rows} {
+  Problem(std::int64_t num_heads, std::int64_t tokens_before, std::int64_t rows, bool in_q8 = false)
+      : heads(num_heads), past(tokens_before), q8(in_q8), cu{0, rows} {
     const std::int64_t blocks = (past + rows + kBlock - 1) / kBlock;
+    // Any bits are codes; as BF16 scales these are numbers below one.
     list = random(blocks * kBlock * (kLatent + kShared), 1);
     kv_b = random(heads * (kNope + kValue) * kLatent, 2);
     q.resize(static_cast<std::size_t>(rows * heads * (kNope + kShared)), 0.01f);
@@ -46,8 +48,10 @@ struct Problem {
     a.q = Tensor::contiguous(q.data(), DType::kF32, {cu[1], heads, kNope + kShared});
     a.kv_b.dense = Tensor::contiguous(kv_b.data(), DType::kBF16, {heads * (kNope + kValue), kLatent});
     const auto blocks = static_cast<std::int64_t>(table.size());
-    a.list = {Tensor::contiguous(list.data(), DType::kBF16, {blocks, kBlock, kLatent + kShared}),
-              Tensor::contiguous(table.data(), DType::kI32, {1, blocks})};
+    const Q8Rows rows = q8_latent_rows(kLatent, kShared);
+    a.list = {q8 ? Tensor::contiguous(list.data(), DType::kI8, {blocks, kBlock, rows.row_bytes()})
+                 : Tensor::contiguous(list.data(), DType::kBF16, {blocks, kBlock, kLatent + kShared}),
+              Tensor::contiguous(table.data(), DType::kI32, {1, blocks}), q8 ? rows : Q8Rows{}};
     a.rows = {Tensor::contiguous(cu.data(), DType::kI64, {2}), Tensor::contiguous(&slot, DType::kI32, {1})};
     a.past = Tensor::contiguous(&past, DType::kI64, {1});
     a.scale = 1 / std::sqrt(static_cast<float>(kNope + kShared));
@@ -57,6 +61,7 @@ struct Problem {
   }
 
   std::int64_t heads, past;
+  bool q8;
   std::vector<std::int64_t> cu;
   std::int32_t slot = 0;
   std::vector<std::int32_t> table;
@@ -86,11 +91,12 @@ void run(benchmark::State& state, Problem& problem, LatentForm form, int threads
 
 void Decode(benchmark::State& state) {
   const std::int64_t heads = state.range(0), length = state.range(1);
-  Problem problem(heads, length - 1, 1);
+  const bool q8 = state.range(3) != 0;
+  Problem problem(heads, length - 1, 1, q8);
   const double attend = 2.0 * static_cast<double>(length * heads * (2 * kLatent + kShared));
   const double fold = 2.0 * static_cast<double>(heads * (kNope + kValue) * kLatent);
   run(state, problem, LatentForm::kAbsorbed, static_cast<int>(state.range(2)), attend + fold,
-      2.0 * static_cast<double>(length * (kLatent + kShared)));
+      static_cast<double>(length * (q8 ? q8_latent_rows(kLatent, kShared).row_bytes() : 2 * (kLatent + kShared))));
 }
 
 void Prefill(benchmark::State& state) {
@@ -114,7 +120,7 @@ void Append(benchmark::State& state) {
   run(state, problem, form, static_cast<int>(state.range(4)), 2.0 * static_cast<double>(heads * each_head), 0);
 }
 
-BENCHMARK(Decode)->ArgNames({"heads", "length", "threads"})->ArgsProduct({{3, 32, 96}, {2048, 131072}, {1, 2}})->UseRealTime();
+BENCHMARK(Decode)->ArgNames({"heads", "length", "threads", "q8"})->ArgsProduct({{3, 32, 96}, {2048, 131072}, {1, 2}, {0, 1}})->UseRealTime();
 BENCHMARK(Append)->ArgNames({"heads", "past", "rows", "form", "threads"})->ArgsProduct({{12}, {4096}, {4, 16, 64, 128, 256, 512}, {0, 1, 2}, {1, 2}})->UseRealTime();
 BENCHMARK(Prefill)->ArgNames({"heads", "rows", "threads"})->ArgsProduct({{3}, {512, 4096}, {1, 2}})->UseRealTime();
 

@@ -65,7 +65,7 @@ void run(const std::string& folder, int threads, std::int64_t prompt, std::int64
   const double small = measure_read_bandwidth(model->file_bytes(), threads, Pages::kSmall);
   const double huge = measure_read_bandwidth(model->file_bytes(), threads, Pages::kHuge), fma = measure_fma_rate(threads);
   const double flops = prefill_flops(model->config(), prompt);
-  const DecodeCost cost = decode_cost(*model, tokens / 2, 2);
+  const DecodeCost cost = decode_cost(*model, tokens / 2, DType::kBF16);
   fmt::print("{} threads, target {}; read bandwidth over {:.1f} MB: {:.1f} GB/s in small pages, {:.1f} in huge ones; multiply-add rate "
              "{:.1f} GFLOP/s\n",
              threads, probe_machine().target, static_cast<double>(model->file_bytes()) * 1e-6, small * 1e-9, huge * 1e-9, fma * 1e-9);

@@ -27,13 +27,13 @@ void read_all(std::span<const std::byte> bytes) {
     for (std::int64_t i = 0; i < size; ++i) sum = sum + std::to_integer<unsigned>(data[i]);
   };
   if (image->computed > static_cast<std::int64_t>(image->tokens.size())) __builtin_trap();
-  touch(image->fixed, image->fixed_bytes);
+  touch(image->fixed, image->fixed_size(image->computed));
   touch(image->rows, image->computed * image->row_bytes);
   for (const char letter : image->text) sum = sum + static_cast<unsigned char>(letter);
   for (const auto& snapshot : image->snapshots) {
     if (snapshot.rows_from > snapshot.position || snapshot.position >= image->computed)
       __builtin_trap();
-    touch(snapshot.fixed, image->fixed_bytes);
+    touch(snapshot.fixed, image->fixed_size(snapshot.position));
     touch(snapshot.rows, (snapshot.position - snapshot.rows_from) * image->row_bytes);
   }
 }
@@ -57,15 +57,20 @@ std::vector<std::byte> with_checksums(std::span<const std::byte> input) {
   const std::uint64_t snapshots = field(bytes, 72), end = bytes.size() - kFooter;
   if (snapshots > bytes.size()) return bytes;
   std::uint64_t rows = field(bytes, 64);
+  const auto fixed_size = [&](std::uint64_t position) {
+    return field(bytes, position % 64 == 0 && field(bytes, 112) > 0 ? 112 : 40);
+  };
+  std::uint64_t fixed = fixed_size(field(bytes, 64));
   std::uint64_t at = kHeader;
   for (std::size_t section = 0; section < kSections; ++section) {
-    const std::uint64_t sizes[kSections] = {field(bytes, 56) * 4, snapshots * 32,
-                                            (snapshots + 1) * field(bytes, 40),
+    const std::uint64_t sizes[kSections] = {field(bytes, 56) * 4, snapshots * 32, fixed,
                                             rows * field(bytes, 48), field(bytes, 96)};
     if (at > end || sizes[section] > end - at) return bytes;
     if (section == 1) {
-      for (std::uint64_t i = 0; i < snapshots && sizes[1] <= end - at; ++i)
+      for (std::uint64_t i = 0; i < snapshots && sizes[1] <= end - at; ++i) {
         rows += field(bytes, at + i * 32) - field(bytes, at + i * 32 + 8);
+        fixed += fixed_size(field(bytes, at + i * 32));
+      }
     }
     set(end + section * 8, XXH3_64bits(bytes.data() + at, sizes[section]));
     at += (sizes[section] + 63) / 64 * 64;

@@ -23,7 +23,12 @@ struct SessionOptions {
   int threads = 0;            ///< 0: one a physical core
   std::int64_t context = 0;   ///< most tokens of the sequence; 0: what the model was made for, cut to what fits into memory
   std::int64_t ubatch = 512;  ///< rows of one forward pass: bounds activation memory
-  DType cache_type = DType::kBF16;  ///< element type of the latent cache: kBF16 or kF32
+  /// What the rows of lists are rounded to before their first use: kBF16, kF32, or kI8 for 8-bit codes with scales (kernels/q8_rows.h), which
+  /// changes results a little.
+  DType cache_type = DType::kBF16;
+  /// What pages are rounded to after every 64th token of a sequence: kF32 (not at all), or kBF16, which changes results a little and halves the
+  /// pages of snapshots there. A running sequence has F32 pages either way.
+  DType page_type = DType::kF32;
   std::int64_t cache_bytes = 0;     ///< for snapshots of earlier moments, so that a changed prompt is not computed from its start; 0: none
   /// Take up only snapshots that give the very bits of a computation from the start (by a session that has this set too). Costs up to 64 tokens more,
   /// and answers are read again when a conversation goes on.

@@ -247,9 +247,19 @@ const std::vector<Flag> kFlags = {
     {.names = {"--cache-type"},
      .value = "TYPE",
      .target = &Options::cache_type,
-     .help = "element type of the latent lists: bf16 or f32",
+     .help = "what rows of the lists (latents; keys and values) are rounded to: bf16, f32, or q8: "
+             "8-bit codes with scales, half of bf16, which changes answers a little (see eval "
+             "--compare)",
      .default_text = "bf16",
-     .choices = {"bf16", "f32"},
+     .choices = {"bf16", "f32", "q8"},
+     .commands = kCached},
+    {.names = {"--page-type"},
+     .value = "TYPE",
+     .target = &Options::page_type,
+     .help = "what pages are rounded to after every 64th token: f32, or bf16, which halves the "
+             "pages of snapshots and changes answers a little (see eval --compare)",
+     .default_text = "f32",
+     .choices = {"f32", "bf16"},
      .commands = kCached},
     {.names = {"--activations"},
      .value = "TYPE",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/state_spec.h"
 #include "report/bars.h"
 #include "report/numbers.h"
 #include "report/svg.h"
@@ -70,7 +71,10 @@ std::string memory_text(const PlanReport& r) {
   row("logits", m.logits);
   row("workspace", m.workspace, fmt::format("passes of {} rows", r.request.session.ubatch));
   row("snapshots", m.cache,
-      fmt::format("{} of {} each", plan.snapshots.count, format_bytes(plan.snapshots.bytes)));
+      fmt::format("{} of {} each{}", plan.snapshots.count, format_bytes(plan.snapshots.bytes),
+                  plan.snapshots.bytes_at_end == plan.snapshots.bytes
+                      ? ""
+                      : ", one of them " + format_bytes(plan.snapshots.bytes_at_end)));
   row("the program itself", plan.process);
   table.add_row({"total", format_bytes(plan.total()),
                  fmt::format("{} {}", format_bytes(plan.limit),
@@ -217,7 +221,8 @@ nlohmann::ordered_json to_json(const PlanReport& r) {
       {"context", m.context},
       {"sequences", m.sequences},
       {"ubatch", r.request.session.ubatch},
-      {"cache_type", r.request.session.cache_type == DType::kF32 ? "f32" : "bf16"},
+      {"cache_type", list_type_name(r.request.session.cache_type)},
+      {"page_type", list_type_name(r.request.session.page_type)},
       {"weights", weights},
       {"unused",
        {{"tensors", r.model->unused_tensors().size()}, {"bytes", r.model->unused_bytes()}}},
@@ -238,6 +243,7 @@ nlohmann::ordered_json to_json(const PlanReport& r) {
       {"longest_context_from_disk", plan.longest_from_disk},
       {"snapshots",
        {{"bytes_each", plan.snapshots.bytes},
+        {"bytes_at_end", plan.snapshots.bytes_at_end},
         {"count", plan.snapshots.count},
         {"spacing", r.spacing},
         {"densest_bytes", r.densest_bytes},

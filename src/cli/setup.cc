@@ -11,6 +11,7 @@
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "machine/memory.h"
+#include "model/state_spec.h"
 #include "report/numbers.h"
 #include "report/progress.h"
 
@@ -56,7 +57,8 @@ SessionOptions session_options(const Options& options) {
   session.threads = static_cast<int>(options.threads);
   session.context = options.ctx_size;
   session.ubatch = options.ubatch;
-  session.cache_type = options.cache_type == "f32" ? DType::kF32 : DType::kBF16;
+  session.cache_type = *parse_list_type(options.cache_type);
+  session.page_type = options.page_type == "bf16" ? DType::kBF16 : DType::kF32;
   session.activations = options.activations == "f32"  ? Activations::kF32
                         : options.activations == "q8" ? Activations::kQ8
                                                       : Activations::kQ16;

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "kernels/q8_rows.h"
 #include "palimpsest/tensor.h"
 
 namespace palimpsest {
@@ -153,14 +154,18 @@ struct PageMemoryArgs {
   PageDecay decay = PageDecay::kChannel;
   PageWrite write = PageWrite::kDelta;
   PageForm form = PageForm::kAuto;
+  /// After a token whose position + 1 is a multiple of this, S <- S rounded to BF16 (to nearest even): positions count from the start of the
+  /// sequence, so that it does not matter how it is cut into batches. A multiple of 16; 0: never.
+  std::int64_t round_every = 0;
 };
 
 /// A list memory cut into fixed blocks: row `position` of slot s lies in block table[s, position / block_tokens].
 struct PagedList {
-  Tensor blocks;  ///< F32 or BF16 [num_blocks, block_tokens, width], contiguous rows
+  Tensor blocks;  ///< F32 or BF16 [num_blocks, block_tokens, width], contiguous rows; or I8 [num_blocks, block_tokens, q8.row_bytes()]
   Tensor table;   ///< I32 [slots, max_blocks]
+  Q8Rows q8;      ///< what the bytes of an I8 block are
   std::int64_t block_tokens() const { return blocks.size(1); }
-  std::int64_t width() const { return blocks.size(2); }
+  std::int64_t width() const { return q8.defined() ? q8.width() : blocks.size(2); }
 };
 
 /// list[past[n] + i] = (left row | right row), rounded to the list's type, for every row i of every sequence.

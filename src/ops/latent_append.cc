@@ -14,7 +14,8 @@ void latent_append(ExecContext& ctx, const LatentAppendArgs& args) {
   PALIMPSEST_CHECK(p == 0 || (args.k_pe.rank == 2 && args.k_pe.dtype == DType::kF32 && args.k_pe.size(0) == rows &&
                               args.k_pe.size(1) == p && (p == 1 || args.k_pe.stride(1) == 1)),
                    "k_pe is F32 [T, p] with contiguous rows");
-  PALIMPSEST_CHECK(is_paged_list(args.list), "the list is F32 or BF16 [blocks, block_tokens, width] with an I32 table");
+  PALIMPSEST_CHECK(is_paged_list(args.list), "the list is F32, BF16 or 8-bit [blocks, block_tokens, row] with an I32 table");
+  PALIMPSEST_CHECK(!args.list.q8.defined() || args.list.q8.left == r, "8-bit rows are cut where the latent ends");
   PALIMPSEST_CHECK(is_ragged(args.rows) && args.past.dtype == DType::kI64 && args.past.size(0) == args.rows.slots.size(0),
                    "one slot and one past a sequence");
   if (enter(ctx, Op::kLatentAppend)) cpu::latent_append(ctx, args);

@@ -16,7 +16,7 @@ void latent_attention(ExecContext& ctx, const LatentAttentionArgs& args) {
   PALIMPSEST_CHECK(args.o.size(0) == args.q.size(0) && args.o.size(1) == heads, "q and o have the same rows and heads");
   PALIMPSEST_CHECK(p >= 0 && dn >= 0, "the list is r + p wide, q dn + p");
   PALIMPSEST_CHECK(args.kv_b.rows() == heads * (dn + args.o.size(2)), "kv_b has dn + dv rows a head");
-  PALIMPSEST_CHECK(is_paged_list(args.list), "the list is F32 or BF16 [blocks, block_tokens, width] with an I32 table");
+  PALIMPSEST_CHECK(is_paged_list(args.list), "the list is F32, BF16 or 8-bit [blocks, block_tokens, row] with an I32 table");
   PALIMPSEST_CHECK(is_ragged(args.rows) && args.past.dtype == DType::kI64 && args.past.size(0) == args.rows.slots.size(0),
                    "one slot and one past a sequence");
   const std::int64_t workspace = cpu::latent_attention_workspace_bytes(heads, r, args.list.width(), args.q.size(0));

@@ -42,6 +42,8 @@ void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
                        args.pages.size(2) == args.v.size(2) &&
                        args.pages.size(3) == args.q.size(2) && is_f32(args.pages.rows(0, 1), 4),
                    "pages are F32 [slots, HV, V, K], contiguous within a slot");
+  PALIMPSEST_CHECK(args.round_every >= 0 && args.round_every % 16 == 0,
+                   "pages are rounded where a chunk ends");
   if (enter(ctx, Op::kPageMemory)) cpu::page_memory(ctx, args);
 }
 

@@ -79,7 +79,7 @@ double mixer_flops(const ModelConfig& config, Mixer mixer, double T) {
 
 }  // namespace
 
-DecodeCost decode_cost(const Model& model, std::int64_t context, std::int64_t list_bytes) {
+DecodeCost decode_cost(const Model& model, std::int64_t context, DType list_type) {
   const ModelConfig& config = model.config();
   const Weights& weights = model.weights();
   DecodeCost cost;
@@ -95,7 +95,7 @@ DecodeCost decode_cost(const Model& model, std::int64_t context, std::int64_t li
     cost.experts += config.moe.experts_per_token * sum_bytes({expert.w1, expert.w2, expert.w3});
   }
   cost.weights += cost.experts;
-  const StateSpec spec = state_spec(config, list_bytes == 4 ? DType::kF32 : DType::kBF16);
+  const StateSpec spec = state_spec(config, list_type);
   cost.states = 2 * spec.bytes_per_sequence();
   cost.lists = context * spec.bytes_per_token();
   return cost;

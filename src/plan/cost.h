@@ -1,5 +1,6 @@
 #pragma once
 
+#include "palimpsest/dtype.h"
 #include "palimpsest/model.h"
 
 namespace palimpsest {
@@ -15,9 +16,9 @@ struct DecodeCost {
   std::int64_t total() const { return weights + states + lists; }
 };
 
-/// Bytes that decoding one token of one sequence must touch after `context` tokens, with a list of
-/// `list_bytes` bytes an element.
-DecodeCost decode_cost(const Model& model, std::int64_t context, std::int64_t list_bytes);
+/// Bytes that decoding one token of one sequence must touch after `context` tokens, with lists of
+/// this type (state_spec).
+DecodeCost decode_cost(const Model& model, std::int64_t context, DType list_type);
 
 /// Floating-point operations (a multiply-add counts two) of a prefill of `tokens` tokens from an
 /// empty state, logits of the last row only: matrix products, the recurrence at its minimum of 6 K

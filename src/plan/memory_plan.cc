@@ -43,9 +43,13 @@ void check_options(const SessionOptions& options, std::int64_t sequences, std::i
     throw make_error(ErrorCode::kUsage, "a cache of {} bytes cannot be",
                      std::min(options.cache_bytes, options.cache_disk_bytes));
   }
-  if (options.cache_type != DType::kBF16 && options.cache_type != DType::kF32) {
-    throw make_error(ErrorCode::kUsage, "the cache type must be f32 or bf16, not {}",
+  if (!parse_list_type(list_type_name(options.cache_type))) {
+    throw make_error(ErrorCode::kUsage, "the cache type must be f32, bf16 or q8, not {}",
                      dtype_name(options.cache_type));
+  }
+  if (options.page_type != DType::kF32 && options.page_type != DType::kBF16) {
+    throw make_error(ErrorCode::kUsage, "the page type must be f32 or bf16, not {}",
+                     dtype_name(options.page_type));
   }
 }
 
@@ -83,7 +87,7 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
                        std::int64_t sequences) {
   const ModelConfig& config = model.config();
   check_options(options, sequences, config.max_position_embeddings);
-  const StateSpec spec = state_spec(config, options.cache_type);
+  const StateSpec spec = state_spec(config, options.cache_type, options.page_type);
   MemoryPlan plan;
   plan.sequences = sequences;
   plan.weights =

@@ -79,13 +79,8 @@ std::int64_t tail_bytes(const StateSpec& spec) {
 
 SnapshotPlan plan_snapshots(const StateSpec& spec, const ModelConfig& config,
                             const MemoryPlan& memory) {
-  const std::int64_t fixed =
-      spec.bytes_per_sequence() + config.vocab_size * dtype_size(DType::kF32);
-  // Snapshots lie in whole blocks of list rows (state/state_pool.h).
-  const std::int64_t unit =
-      memory.list_per_token > 0 ? memory.list_per_token * StatePoolOptions{}.block_tokens : fixed;
-  const std::int64_t bytes = (fixed + unit - 1) / unit * unit;
-  return {bytes, memory.cache / bytes};
+  const auto sizes = StatePool::snapshot_bytes(spec, pool_options(config, memory));
+  return {sizes.at_border, sizes.elsewhere, sizes.count_in(memory.cache)};
 }
 
 }  // namespace
@@ -100,7 +95,7 @@ std::string_view weight_kind_key(WeightKind kind) {
 ModelPlan plan_model(const Model& model, const PlanRequest& request) {
   const ModelConfig& config = model.config();
   const SessionOptions& options = request.session;
-  const StateSpec spec = state_spec(config, options.cache_type);
+  const StateSpec spec = state_spec(config, options.cache_type, options.page_type);
   const std::int64_t available = request.limit - request.process;
   ModelPlan plan;
   plan.memory = plan_memory(model, options, available, request.sequences);
@@ -121,7 +116,7 @@ ModelPlan plan_model(const Model& model, const PlanRequest& request) {
   MemoryPlan without_weights = plan.memory;
   without_weights.weights = 0;
   plan.longest_from_disk = largest_context(config, without_weights, available);
-  plan.decode = decode_cost(model, plan.memory.context, dtype_size(options.cache_type));
+  plan.decode = decode_cost(model, plan.memory.context, options.cache_type);
   plan.comparison = compare_with_attention(config, options.cache_type);
   return plan;
 }

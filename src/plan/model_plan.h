@@ -38,9 +38,11 @@ struct PlanRequest {
 
 /// Snapshots for the reuse of prefixes.
 struct SnapshotPlan {
-  std::int64_t bytes =
-      0;  ///< of one: pages, tails and logits; list rows are shared with the sequence
-  std::int64_t count = 0;  ///< that the cache holds
+  /// Of one at a multiple of 64 tokens, where most lie: pages, tails and logits; list rows are
+  /// shared with the sequence.
+  std::int64_t bytes = 0;
+  std::int64_t bytes_at_end = 0;  ///< of one at another place: the end of a prompt or of an answer
+  std::int64_t count = 0;         ///< that the cache holds: one at an end, the others not
 };
 
 /// What running a model takes.

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "model/state_spec.h"
 #include "plan/memory_plan.h"
 #include "plan/model_plan.h"
 
@@ -101,10 +102,14 @@ class Changes {
 
   void cache_type() {
     SessionOptions options = request_.session;
-    if (options.cache_type != DType::kF32) return;
-    options.cache_type = DType::kBF16;
-    if (const MemoryPlan memory = with(options); fits(memory))
-      add(0.5, "--cache-type bf16", memory);
+    for (const DType smaller : {DType::kBF16, DType::kI8}) {
+      if (dtype_size(smaller) >= dtype_size(request_.session.cache_type)) continue;
+      options.cache_type = smaller;
+      if (const MemoryPlan memory = with(options); fits(memory)) {
+        return add(share_given_up(dtype_size(request_.session.cache_type), dtype_size(smaller)),
+                   fmt::format("--cache-type {}", list_type_name(smaller)), memory);
+      }
+    }
   }
 
   void snapshots() {
@@ -120,7 +125,7 @@ class Changes {
   void everything() {
     SessionOptions options = request_.session;
     options.cache_bytes = 0;
-    options.cache_type = DType::kBF16;
+    if (options.cache_type == DType::kF32) options.cache_type = DType::kBF16;
     options.threads = 1;
     for (const std::int64_t rows : {64, 16, 1}) {
       options.ubatch = std::min<std::int64_t>(options.ubatch, rows);

@@ -12,6 +12,8 @@ namespace {
 /// List rows of this many tokens are one shared file on disk.
 constexpr std::int64_t kSpillSegment = 1024;
 
+static_assert(kSnapshotGrid % kPageBorder == 0, "snapshots on the grid are the smaller ones");
+
 std::int64_t on_grid(std::int64_t position) {
   return position / kSnapshotGrid * kSnapshotGrid;
 }
@@ -136,7 +138,7 @@ void SequenceCache::restore_longest(std::int32_t slot) {
 void SequenceCache::plan_marks(Sequence& s, std::int64_t from, std::int64_t split,
                                std::span<const std::int64_t> borders) const {
   s.due.clear();
-  const std::int64_t most = most_snapshots();
+  const std::int64_t most = pool_.most_snapshots();
   if (most == 0 || s.prompt == 0) return;
   const auto want = [&](std::int64_t position, MarkKind kind) {
     if (position > from && position <= s.prompt - kFewestRows) s.due.push_back({position, kind});
@@ -190,7 +192,7 @@ void SequenceCache::computed(std::int32_t slot, std::int64_t rows, std::span<con
   const bool due = passed != s.due.begin() && std::prev(passed)->position == end;
   if (due) {
     place(slot, std::prev(passed)->kind);
-  } else if (end > s.prompt && end % kSnapshotGrid == 0 && most_snapshots() > 0) {
+  } else if (end > s.prompt && end % kSnapshotGrid == 0 && pool_.most_snapshots() > 0) {
     place(slot, MarkKind::kGrid);
     thin(s, end);
   }
@@ -253,7 +255,7 @@ SequenceCache::Suspended SequenceCache::suspend(std::int32_t slot) {
   PALIMPSEST_CHECK(!pool_.recorded(slot), "tentative tokens are decided about first");
   Suspended out;
   out.length_ = pool_.length(slot);
-  out.fixed_.resize(static_cast<std::size_t>(pool_.fixed_bytes()));
+  out.fixed_.resize(static_cast<std::size_t>(pool_.fixed_bytes(out.length_)));
   out.rows_.resize(static_cast<std::size_t>(out.length_ * pool_.row_bytes()));
   pool_.read_fixed(slot, out.fixed_.data());
   pool_.read_rows(slot, 0, out.length_, out.rows_.data());
@@ -278,7 +280,8 @@ std::optional<std::int32_t> SequenceCache::resume(Suspended& suspended) {
 // -- tentative tokens -------------------------------------------------------------------------
 
 bool SequenceCache::begin(std::int32_t slot) {
-  if (!free_units(pool_.snapshot_units()) || !pool_.begin(slot)) return false;
+  const std::int64_t units = pool_.snapshot_units(pool_.length(slot));
+  if (!free_units(units) || !pool_.begin(slot)) return false;
   sequence(slot).begun = pool_.length(slot);
   return true;
 }
@@ -291,14 +294,9 @@ void SequenceCache::commit(std::int32_t slot, std::int64_t accepted) {
 
 // -- snapshots --------------------------------------------------------------------------------
 
-std::int64_t SequenceCache::most_snapshots() const {
-  const std::int64_t bytes = std::max<std::int64_t>(pool_.snapshot_units(), 1) * pool_.unit_bytes();
-  return pool_.options().cache_bytes / bytes;
-}
-
 void SequenceCache::place(std::int32_t slot, MarkKind kind) {
   const Sequence& s = sequence(slot);
-  if (most_snapshots() == 0) return;
+  if (pool_.most_snapshots() == 0) return;
   if (options_.exact && !s.canonical) return;  // nobody would go on from it
   Mark& mark = tree_.at(std::span(s.tokens).first(static_cast<std::size_t>(pool_.length(slot))));
   mark.last_used = clock_;
@@ -309,7 +307,7 @@ void SequenceCache::place(std::int32_t slot, MarkKind kind) {
   mark.spilled = {};
   mark.canonical = s.canonical;
   std::optional<StateSnapshot> snapshot;
-  if (free_units(pool_.snapshot_units(), &mark)) snapshot = pool_.snapshot(slot);
+  if (free_units(pool_.snapshot_units(mark.position), &mark)) snapshot = pool_.snapshot(slot);
   if (snapshot) {
     mark.state = std::move(*snapshot);
   } else {
@@ -324,7 +322,7 @@ void SequenceCache::thin(const Sequence& s, std::int64_t length) {
       tree_.match(std::span(s.tokens).first(static_cast<std::size_t>(length)));
   std::vector<std::int64_t> positions;
   for (const Mark* mark : match.marks) positions.push_back(mark->position);
-  const std::int64_t spacing = spacing_for(length, most_snapshots());
+  const std::int64_t spacing = spacing_for(length, pool_.most_snapshots());
   for (const std::size_t i : superfluous(positions, length, spacing)) {
     if (match.marks[i]->kind == MarkKind::kGrid && match.marks[i]->position > match.last_split)
       tree_.erase(*match.marks[i]);
@@ -399,10 +397,10 @@ void SequenceCache::adopt_snapshot(std::int32_t slot, const StoredSnapshot& stor
       tree_.at(std::span(sequence(slot).tokens).first(static_cast<std::size_t>(stored.position)));
   if (mark.state.defined() || mark.spilled.defined()) return;
   const std::int64_t units =
-      pool_.snapshot_units() +
+      pool_.snapshot_units(stored.position) +
       (pool_.row_bytes() > 0 ? (stored.position + block - 1) / block - shared / block : 0);
   std::optional<StateSnapshot> state;
-  if (most_snapshots() > 0 && free_units(units, &mark))
+  if (pool_.most_snapshots() > 0 && free_units(units, &mark))
     state = pool_.create(stored.position, slot, stored.rows_from);
   if (!state) return tree_.erase(mark);
   pool_.write_fixed(*state, stored.fixed);
@@ -441,7 +439,7 @@ bool SequenceCache::make_disk_room(std::int64_t bytes) {
 }
 
 SpilledState SequenceCache::spill(const Mark& mark) {
-  const std::int64_t row = pool_.row_bytes(), fixed = pool_.fixed_bytes();
+  const std::int64_t row = pool_.row_bytes(), fixed = pool_.fixed_bytes(mark.position);
   const std::int64_t segments = row > 0 ? mark.position / kSpillSegment : 0,
                      first = segments * kSpillSegment;
   SpilledState spilled;
@@ -467,10 +465,10 @@ SpilledState SequenceCache::spill(const Mark& mark) {
 /// is gone.
 bool SequenceCache::bring_back(Mark& mark) {
   const std::int64_t blocks = units_for(mark.position);
-  if (!mark.spilled.defined() || !free_units(pool_.snapshot_units() + blocks)) return false;
+  if (!mark.spilled.defined() || !free_units(pool_.snapshot_units(mark.position) + blocks)) return false;
   auto state = pool_.create(mark.position);
   if (!state) return false;
-  const std::int64_t row = pool_.row_bytes(), fixed = pool_.fixed_bytes();
+  const std::int64_t row = pool_.row_bytes(), fixed = pool_.fixed_bytes(mark.position);
   const auto fill = [&](const SpillFile& file, std::int64_t offset, std::int64_t begin,
                         std::int64_t end) {
     const auto bytes = store_->read(file);

@@ -195,7 +195,6 @@ class SequenceCache {
   void evict(Mark& mark);
   SpilledState spill(const Mark& mark);
   bool make_disk_room(std::int64_t bytes);
-  std::int64_t most_snapshots() const;
 
   StatePool& pool_;
   SequenceCacheOptions options_;

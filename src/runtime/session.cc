@@ -35,7 +35,7 @@ struct Session::Impl {
         saved_snapshot_bytes(options.saved_snapshot_bytes),
         exact(options.exact_reuse),
         context(options.threads > 0 ? options.threads : base::ThreadPool::default_size()),
-        states(state_spec(model->config(), options.cache_type), pool_options(model->config(), plan)),
+        states(state_spec(model->config(), options.cache_type, options.page_type), pool_options(model->config(), plan)),
         cache(states, {.exact = options.exact_reuse, .disk = options.cache_disk, .disk_bytes = options.cache_disk_bytes}),
         slot(*cache.open({})) {
     context.activations = options.activations;

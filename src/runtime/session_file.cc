@@ -15,6 +15,7 @@
 #include <limits>
 
 #include "formats/atomic_file.h"
+#include "model/state_spec.h"
 
 namespace palimpsest {
 namespace {
@@ -22,7 +23,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "session files are little-endian");
 
 constexpr std::array<char, 8> kMagic = {'P', 'A', 'L', 'S', 'E', 'S', 'S', '\n'};
-/// 1: without records of snapshots. 2: model fingerprints knew nothing of routed experts.
+/// 1: without records of snapshots. 2: model fingerprints knew nothing of routed experts; pages were
+/// always F32.
 constexpr std::uint32_t kVersion = 3;
 constexpr std::uint64_t kAlignment = 64;
 /// More than any model has; sums of so many stay far below 64 bits.
@@ -36,8 +38,10 @@ struct Header {
   ModelFingerprint fingerprint{};
   std::uint64_t fixed_bytes = 0, row_bytes = 0, tokens = 0, computed = 0, snapshots = 0,
                 sampler_seed = 0, sampler_sequence = 0, text_bytes = 0;
-  std::array<std::uint64_t, 2> reserved{};
-  std::uint64_t checksum = 0;  ///< of all before
+  std::uint32_t list_type = 0;  ///< of the rows: 0 no lists, else 1 + index into kListTypes
+  std::uint32_t reserved = 0;
+  std::uint64_t border_bytes = 0;  ///< 0: pages are not rounded
+  std::uint64_t checksum = 0;      ///< of all before
 };
 static_assert(sizeof(Header) == 128);
 
@@ -53,6 +57,12 @@ constexpr std::array<std::string_view, kSections> kSectionNames = {"tokens", "re
                                                                    "rows", "text"};
 using Footer = std::array<std::uint64_t, kSections>;
 
+constexpr std::array<DType, 3> kListTypes = {DType::kF32, DType::kBF16, DType::kI8};
+std::uint32_t list_code(std::optional<DType> type) {
+  const auto at = std::find(kListTypes.begin(), kListTypes.end(), type);
+  return type ? static_cast<std::uint32_t>(at - kListTypes.begin()) + 1 : 0;
+}
+
 std::uint64_t header_checksum(const Header& header) {
   return XXH3_64bits(&header, offsetof(Header, checksum));
 }
@@ -65,6 +75,17 @@ std::uint64_t padded(std::uint64_t n) {
 std::uint64_t capped_product(std::uint64_t a, std::uint64_t b) {
   std::uint64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? kMostBytes : std::min(product, kMostBytes);
+}
+
+std::uint64_t capped_sum(std::uint64_t a, std::uint64_t b) {
+  return std::min(kMostBytes, std::min(a, kMostBytes) + std::min(b, kMostBytes));
+}
+
+/// Bytes of pages, tails and logits after so many tokens.
+std::uint64_t fixed_size(const Header& header, std::uint64_t position) {
+  const bool at_border =
+      header.border_bytes > 0 && position % static_cast<std::uint64_t>(kPageBorder) == 0;
+  return at_border ? header.border_bytes : header.fixed_bytes;
 }
 
 template <class T>
@@ -125,6 +146,8 @@ Result<Header> parse_header(std::span<const std::byte> bytes) {
                 "{} tokens, {} of them computed, and {} snapshots cannot be", header.tokens,
                 header.computed, header.snapshots);
   }
+  if (header.list_type > kListTypes.size())
+    return fail(ErrorCode::kInvalidFile, "lists of the unknown type {}", header.list_type);
   return header;
 }
 
@@ -159,7 +182,10 @@ Result<SessionImage> parse_session(std::span<const std::byte> bytes) {
   if (!records) return tl::make_unexpected(records.error());
   std::uint64_t rows_in_all = header->computed;
   for (const Record& record : *records) rows_in_all += record.position - record.rows_from;
-  const auto fixed = cut.next(kFixed, capped_product(header->snapshots + 1, header->fixed_bytes));
+  std::uint64_t fixed_in_all = fixed_size(*header, header->computed);
+  for (const Record& record : *records)
+    fixed_in_all = capped_sum(fixed_in_all, fixed_size(*header, record.position));
+  const auto fixed = cut.next(kFixed, fixed_in_all);
   if (!fixed) return tl::make_unexpected(fixed.error());
   const auto rows = cut.next(kRows, capped_product(rows_in_all, header->row_bytes));
   if (!rows) return tl::make_unexpected(rows.error());
@@ -172,6 +198,7 @@ Result<SessionImage> parse_session(std::span<const std::byte> bytes) {
   image.fingerprint = header->fingerprint;
   image.fixed_bytes = static_cast<std::int64_t>(header->fixed_bytes);
   image.row_bytes = static_cast<std::int64_t>(header->row_bytes);
+  image.border_bytes = static_cast<std::int64_t>(header->border_bytes);
   image.computed = static_cast<std::int64_t>(header->computed);
   image.tokens.resize(header->tokens);
   if (header->tokens > 0) std::memcpy(image.tokens.data(), tokens->data(), tokens->size());
@@ -179,17 +206,18 @@ Result<SessionImage> parse_session(std::span<const std::byte> bytes) {
   image.rows = rows->data();
   image.sampler_seed = header->sampler_seed;
   image.sampler_sequence = header->sampler_sequence;
+  if (header->list_type > 0) image.list_type = kListTypes[header->list_type - 1];
   image.text = {reinterpret_cast<const char*>(text->data()), text->size()};
-  std::uint64_t row = header->computed;
-  for (std::size_t i = 0; i < records->size(); ++i) {
-    const Record& r = (*records)[i];
+  std::uint64_t row = header->computed, at = fixed_size(*header, header->computed);
+  for (const Record& r : *records) {
     image.snapshots.push_back({.position = static_cast<std::int64_t>(r.position),
                                .rows_from = static_cast<std::int64_t>(r.rows_from),
                                .kind = static_cast<MarkKind>(r.kind),
                                .canonical = r.canonical == 1,
-                               .fixed = fixed->data() + (i + 1) * header->fixed_bytes,
+                               .fixed = fixed->data() + at,
                                .rows = rows->data() + row * header->row_bytes});
     row += r.position - r.rows_from;
+    at += fixed_size(*header, r.position);
   }
   return image;
 }
@@ -268,7 +296,7 @@ ChosenSnapshots choose_snapshots(const SequenceCache& cache, std::int32_t slot,
         {.position = mark->position,
          .age = cache.age(*mark),
          .hits = mark->hits,
-         .bytes = pool.fixed_bytes() + (mark->position - from) * pool.row_bytes()});
+         .bytes = pool.fixed_bytes(mark->position) + (mark->position - from) * pool.row_bytes()});
   }
   for (const std::size_t i : most_useful(candidates, length, bytes)) {
     chosen.marks.push_back(all.marks[i]);
@@ -285,15 +313,19 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
   const StatePool& pool = cache.pool();
   const std::int64_t length = pool.length(slot);
   const auto [marks, records] = choose_snapshots(cache, slot, snapshot_bytes);
-  std::int64_t rows = length;
-  for (const Record& record : records)
+  std::int64_t rows = length, fixed_in_all = pool.fixed_bytes(length);
+  for (const Record& record : records) {
     rows += static_cast<std::int64_t>(record.position - record.rows_from);
+    fixed_in_all += pool.fixed_bytes(static_cast<std::int64_t>(record.position));
+  }
   std::vector<std::int32_t> tokens(cache.tokens(slot).begin(), cache.tokens(slot).begin() + length);
   tokens.insert(tokens.end(), note.pending.begin(), note.pending.end());
 
   Header header;
   header.fingerprint = fingerprint;
   header.fixed_bytes = static_cast<std::uint64_t>(pool.fixed_bytes());
+  header.border_bytes =
+      pool.page_rounding() > 0 ? static_cast<std::uint64_t>(pool.fixed_bytes(0)) : 0;
   header.row_bytes = static_cast<std::uint64_t>(pool.row_bytes());
   header.tokens = tokens.size();
   header.computed = static_cast<std::uint64_t>(length);
@@ -301,9 +333,10 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
   header.sampler_seed = note.sampler_seed;
   header.sampler_sequence = note.sampler_sequence;
   header.text_bytes = note.text.size();
+  header.list_type = list_code(pool.list_type());
   header.file_bytes = sizeof(Header) + padded(tokens.size() * 4) +
                       padded(records.size() * sizeof(Record)) +
-                      padded((records.size() + 1) * header.fixed_bytes) +
+                      padded(static_cast<std::uint64_t>(fixed_in_all)) +
                       padded(static_cast<std::uint64_t>(rows) * header.row_bytes) +
                       padded(header.text_bytes) + sizeof(Footer);
   header.checksum = header_checksum(header);
@@ -317,10 +350,10 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
   out.end(kRecords);
   std::vector<std::byte> fixed(static_cast<std::size_t>(pool.fixed_bytes()));
   pool.read_fixed(slot, fixed.data());
-  out.write(fixed.data(), fixed.size());
+  out.write(fixed.data(), static_cast<std::uint64_t>(pool.fixed_bytes(length)));
   for (const Mark* mark : marks) {
     pool.read_fixed(mark->state, fixed.data());
-    out.write(fixed.data(), fixed.size());
+    out.write(fixed.data(), static_cast<std::uint64_t>(pool.fixed_bytes(mark->position)));
   }
   out.end(kFixed);
   write_rows(out, pool, slot, 0, length);
@@ -377,10 +410,28 @@ void check_fits(const SessionImage& image, const StatePool& pool,
                 const ModelFingerprint& fingerprint) {
   if (image.fingerprint != fingerprint)
     throw make_error(ErrorCode::kInvalidRequest, "the session belongs to another model");
-  if (image.fixed_bytes != pool.fixed_bytes() || image.row_bytes != pool.row_bytes()) {
+  if (image.list_type != pool.list_type()) {
+    const auto name = [](std::optional<DType> type) {
+      return type ? list_type_name(*type) : std::string_view("absent");
+    };
     throw make_error(ErrorCode::kInvalidRequest,
-                     "the session has {} bytes of pages and {} a token, this cache {} and {}: "
-                     "another cache type (--cache-type)",
+                     "the lists of the session are {}, those of this cache {}: another cache type "
+                     "(--cache-type {})",
+                     name(image.list_type), name(pool.list_type()), name(image.list_type));
+  }
+  if ((image.border_bytes > 0) != (pool.page_rounding() > 0)) {
+    const auto name = [](bool rounded) { return rounded ? "bf16" : "f32"; };
+    throw make_error(ErrorCode::kInvalidRequest,
+                     "the pages of the session are {}, those of this cache {}: another page type "
+                     "(--page-type {})",
+                     name(image.border_bytes > 0), name(pool.page_rounding() > 0),
+                     name(image.border_bytes > 0));
+  }
+  const std::int64_t border_bytes = pool.page_rounding() > 0 ? pool.fixed_bytes(0) : 0;
+  if (image.border_bytes != border_bytes || image.fixed_bytes != pool.fixed_bytes() ||
+      image.row_bytes != pool.row_bytes()) {
+    throw make_error(ErrorCode::kInvalidRequest,
+                     "the session has {} bytes of pages and {} a token, this cache {} and {}",
                      image.fixed_bytes, image.row_bytes, pool.fixed_bytes(), pool.row_bytes());
   }
   const auto tokens = static_cast<std::int64_t>(image.tokens.size());

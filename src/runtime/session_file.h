@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -16,10 +17,11 @@
 // A sequence as a file: tokens, list rows, pages, convolution tails, logits, and the snapshots on
 // its way.
 //
-//     header    128 bytes: magic, version, sizes, model fingerprint, counts, sampler, XXH3
+//     header    128 bytes: magic, version, sizes, model fingerprint, counts, sampler, types, XXH3
 //     tokens    I32 [tokens]
 //     records   32 bytes a snapshot: position, first list row of its own, kind, canonical or not
-//     fixed     [1 + snapshots, fixed_bytes]: pages, tails and logits; the sequence's first
+//     fixed     pages, tails and logits of the sequence, then of each snapshot: fixed_bytes, or
+//               border_bytes (pages in BF16) at multiples of kPageBorder where pages are rounded
 //     rows      [computed, row_bytes] list rows, then those in which a snapshot differs
 //     text      the owner's, of any form
 //     footer    XXH3 of the five sections
@@ -42,17 +44,24 @@ struct SessionImage {
     std::int64_t position = 0, rows_from = 0;
     MarkKind kind = MarkKind::kGrid;
     bool canonical = false;
-    const std::byte* fixed = nullptr;  ///< [fixed_bytes]
+    const std::byte* fixed = nullptr;  ///< [fixed_size(position)]
     const std::byte* rows = nullptr;   ///< [position - rows_from, row_bytes]
   };
   ModelFingerprint fingerprint{};
   std::int64_t fixed_bytes = 0, row_bytes = 0, computed = 0;
+  std::int64_t border_bytes = 0;     ///< 0: pages are not rounded
   std::vector<std::int32_t> tokens;  ///< the first `computed` are in the memories
   std::vector<Snapshot> snapshots;   ///< ascending, before `computed`
   const std::byte* fixed = nullptr;
   const std::byte* rows = nullptr;  ///< [computed, row_bytes]
   std::uint64_t sampler_seed = 0, sampler_sequence = 0;
+  std::optional<DType> list_type;  ///< of the rows; nothing where the model has no lists
   std::string_view text;
+
+  /// Bytes of pages, tails and logits after so many tokens.
+  std::int64_t fixed_size(std::int64_t position) const {
+    return border_bytes > 0 && position % kPageBorder == 0 ? border_bytes : fixed_bytes;
+  }
 };
 
 /// Errors: kInvalidFile, with what is wrong, for bytes that are no session of this version, cut,

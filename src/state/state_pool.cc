@@ -45,6 +45,10 @@ struct StatePool::Layout {
     for (const StateEntry& entry : spec.entries) {
       if (entry.kind == StateKind::kList) {
         const std::int64_t block = checked_multiply(entry.bytes(), options.block_tokens);
+        PALIMPSEST_CHECK(
+            entry.q8.defined() == (entry.dtype == DType::kI8) &&
+                (!entry.q8.defined() || block % 2 == 0),
+            "lists of 8 bits say how their rows are cut, and blocks hold whole scales");
         PALIMPSEST_CHECK(lists == 0 || unit == lists * block,
                          "all lists of a model have rows of the same size");
         memories.push_back({entry, unit});
@@ -52,18 +56,34 @@ struct StatePool::Layout {
         row += entry.bytes();
         ++lists;
       } else {
-        memories.push_back({entry, slot});
+        memories.push_back({entry, slot, border, round_up(entry.border_bytes(), kAlignment)});
         slot = checked_add(slot, round_up(entry.bytes(), kAlignment));
+        border += memories.back().border_bytes;
+        if (entry.kind == StateKind::kPage) {
+          PALIMPSEST_CHECK(!pages || rounds == (entry.at_border == DType::kBF16),
+                           "all pages of a model are rounded alike");
+          pages = true;
+          rounds = entry.at_border == DType::kBF16;
+        }
       }
     }
     logits = slot;
-    slot = checked_add(slot, round_up(checked_multiply(options.vocab_size, 4), kAlignment));
+    const std::int64_t logit_bytes = round_up(checked_multiply(options.vocab_size, 4), kAlignment);
+    slot = checked_add(slot, logit_bytes);
+    border += logit_bytes;
     if (lists > 0) {
       // Every sequence may leave its last block partly filled.
       units = checked_add(divide_up(options.tokens, options.block_tokens), options.slots - 1);
     } else {
-      unit = std::max(slot, kAlignment);
+      // A snapshot is one unit; of two sizes where pages are rounded: small units, so that both fit
+      // tightly.
+      unit = rounds ? round_up(divide_up(border, 8), kAlignment) : std::max(slot, kAlignment);
     }
+    PALIMPSEST_CHECK(!rounds || unit % 4 == 0, "a unit ends between numbers");
+    const auto in_units = [&](std::int64_t n) {
+      return std::max<std::int64_t>(1, divide_up(n, unit)) * unit;
+    };
+    snapshot = {in_units(border), in_units(slot)};
     units = checked_add(units, options.cache_bytes / unit);
     if (units > std::numeric_limits<std::int32_t>::max() / std::max<std::int64_t>(lists, 1)) {
       throw make_error(ErrorCode::kOutOfMemory, "a state pool of {} blocks cannot be", units);
@@ -71,9 +91,20 @@ struct StatePool::Layout {
     total = checked_add(checked_multiply(options.slots, slot), checked_multiply(units, unit));
   }
 
-  std::int64_t slot = 0, logits = 0, unit = 0, row = 0, lists = 0, units = 0, total = 0;
+  std::int64_t slot = 0, border = 0, logits = 0, unit = 0, row = 0, lists = 0, units = 0, total = 0;
+  bool pages = false, rounds = false;
+  SnapshotBytes snapshot;
   std::vector<Memory> memories;
 };
+
+std::int64_t StatePool::SnapshotBytes::count_in(std::int64_t bytes) const {
+  return bytes < elsewhere ? bytes / at_border : 1 + (bytes - elsewhere) / at_border;
+}
+
+StatePool::SnapshotBytes StatePool::snapshot_bytes(const StateSpec& spec,
+                                                   const StatePoolOptions& options) {
+  return Layout(spec, options).snapshot;
+}
 
 std::int64_t StatePool::bytes(const StateSpec& spec, const StatePoolOptions& options) {
   return Layout(spec, options).total;
@@ -85,9 +116,13 @@ StatePool::StatePool(const StateSpec& spec, const StatePoolOptions& options)
 StatePool::StatePool(const Layout& layout, const StatePoolOptions& options)
     : options_(options),
       max_blocks_(layout.lists > 0 ? divide_up(options.max_length, options.block_tokens) : 0),
+      rounds_pages_(layout.rounds),
       slot_bytes_(layout.slot),
+      border_bytes_(layout.border),
       row_bytes_(layout.row),
       snapshot_units_(divide_up(layout.slot, layout.unit)),
+      border_units_(divide_up(layout.border, layout.unit)),
+      most_snapshots_(layout.snapshot.count_in(options.cache_bytes)),
       logits_offset_(layout.logits),
       lists_(layout.lists),
       buffer_(layout.total),
@@ -238,298 +273,25 @@ PagedList StatePool::list(std::int64_t layer) const {
   const Memory& memory = find(layer, StateKind::kList, 0);
   // Seen from the layer's first block, unit u begins u * lists_ blocks later.
   const std::int64_t blocks = std::max<std::int64_t>(1, (units_.units() - 1) * lists_ + 1);
+  const std::int64_t elements = memory.entry.bytes() / dtype_size(memory.entry.dtype);
   return {.blocks = Tensor::contiguous(units_.data(0) + memory.offset, memory.entry.dtype,
-                                       {blocks, options_.block_tokens, memory.entry.numel()}),
+                                       {blocks, options_.block_tokens, elements}),
           .table = Tensor::contiguous(const_cast<std::int32_t*>(table_.data()), DType::kI32,
-                                      {options_.slots, max_blocks_})};
+                                      {options_.slots, max_blocks_}),
+          .q8 = memory.entry.q8};
+}
+
+std::optional<DType> StatePool::list_type() const {
+  for (const Memory& memory : memories_) {
+    if (memory.entry.kind == StateKind::kList) return memory.entry.dtype;
+  }
+  return std::nullopt;
 }
 
 std::span<float> StatePool::logits(std::int32_t slot) const {
   index(slot);
   return {reinterpret_cast<float*>(fixed(slot) + logits_offset_),
           static_cast<std::size_t>(options_.vocab_size)};
-}
-
-// -- snapshots --------------------------------------------------------------------------------
-
-std::int64_t StateSnapshot::exclusive_bytes() const {
-  if (!defined()) return 0;
-  auto units = static_cast<std::int64_t>(pages_.size());
-  // Whoever shares a block shares all before it.
-  for (auto block = blocks_.rbegin();
-       block != blocks_.rend() && pool_->units_.references(*block) == 1; ++block)
-    ++units;
-  return units * pool_->unit_bytes();
-}
-
-void StateSnapshot::reset() {
-  if (!defined()) return;
-  pool_->units_.release(blocks_);
-  pool_->units_.release(pages_);
-  blocks_.clear();
-  pages_.clear();
-  length_ = 0;
-  pool_ = nullptr;
-}
-
-/// copy(piece of the snapshot, offset in the slot, bytes) for what is fixed in size.
-template <class F>
-void StatePool::for_each_piece(const StateSnapshot& snapshot, F copy) const {
-  std::int64_t offset = 0;
-  for (const std::int32_t unit : snapshot.pages_) {
-    const std::int64_t bytes = std::min(units_.unit_bytes(), slot_bytes_ - offset);
-    copy(units_.data(unit), offset, static_cast<std::size_t>(bytes));
-    offset += bytes;
-  }
-}
-
-std::optional<StateSnapshot> StatePool::snapshot(std::int32_t slot) {
-  const std::size_t s = index(slot);
-  PALIMPSEST_CHECK(!begun_[s].defined(), "what a tentative slot holds may be taken back");
-  StateSnapshot snapshot;
-  if (!units_.allocate(snapshot_units_, snapshot.pages_)) return std::nullopt;
-  snapshot.pool_ = this;
-  snapshot.length_ = lengths_[s];
-  for_each_piece(snapshot, [&](std::byte* piece, std::int64_t offset, std::size_t bytes) {
-    std::memcpy(piece, fixed(slot) + offset, bytes);
-  });
-  for (std::int64_t block = 0; block < blocks_for(lengths_[s]); ++block) {
-    snapshot.blocks_.push_back(unit_of(slot, block));
-    units_.retain(snapshot.blocks_.back());
-  }
-  return snapshot;
-}
-
-bool StatePool::restore(std::int32_t slot, const StateSnapshot& snapshot) {
-  PALIMPSEST_CHECK(snapshot.pool_ == this && snapshot.length_ <= options_.max_length,
-                   "a snapshot of this pool");
-  const std::size_t s = index(slot);
-  const std::int64_t whole = lists_ > 0 ? snapshot.length_ / options_.block_tokens : 0,
-                     blocks = blocks_for(snapshot.length_);
-  scratch_.clear();
-  if (!units_.allocate(blocks - whole, scratch_)) return false;
-  begun_[s].reset();
-  for (std::int64_t b = 0; b < whole; ++b)
-    units_.retain(snapshot.blocks_[static_cast<std::size_t>(b)]);
-  cut_blocks(slot, 0);
-  for (std::int64_t b = 0; b < whole; ++b)
-    set_block(slot, b, snapshot.blocks_[static_cast<std::size_t>(b)]);
-  if (blocks > whole) {
-    std::memcpy(units_.data(scratch_[0]), units_.data(snapshot.blocks_.back()),
-                static_cast<std::size_t>(units_.unit_bytes()));
-    set_block(slot, whole, scratch_[0]);
-  }
-  blocks_held_[s] = blocks;
-  lengths_[s] = snapshot.length_;
-  for_each_piece(snapshot, [&](const std::byte* piece, std::int64_t offset, std::size_t bytes) {
-    std::memcpy(fixed(slot) + offset, piece, bytes);
-  });
-  return true;
-}
-
-std::optional<std::int32_t> StatePool::fork(std::int32_t slot) {
-  const std::size_t s = index(slot);
-  PALIMPSEST_CHECK(!begun_[s].defined(), "what a tentative slot holds may be taken back");
-  const std::int64_t whole = lists_ > 0 ? lengths_[s] / options_.block_tokens : 0,
-                     blocks = blocks_for(lengths_[s]);
-  scratch_.clear();
-  if (free_slots_.empty() || !units_.allocate(blocks - whole, scratch_)) return std::nullopt;
-  const std::int32_t child = acquire();
-  const std::size_t c = index(child);
-  for (std::int64_t b = 0; b < whole; ++b) {
-    units_.retain(unit_of(slot, b));
-    set_block(child, b, unit_of(slot, b));
-  }
-  if (blocks > whole) {
-    std::memcpy(units_.data(scratch_[0]), units_.data(unit_of(slot, whole)),
-                static_cast<std::size_t>(units_.unit_bytes()));
-    set_block(child, whole, scratch_[0]);
-  }
-  blocks_held_[c] = blocks;
-  lengths_[c] = lengths_[s];
-  if (slot_bytes_ > 0)
-    std::memcpy(fixed(child), fixed(slot), static_cast<std::size_t>(slot_bytes_));
-  return child;
-}
-
-// -- tentative tokens -------------------------------------------------------------------------
-
-bool StatePool::begin(std::int32_t slot) {
-  PALIMPSEST_CHECK(!recorded(slot), "a slot is tentative once at a time");
-  auto copy = snapshot(slot);
-  if (!copy) return false;
-  begun_[index(slot)] = std::move(*copy);
-  return true;
-}
-
-std::optional<std::int64_t> StatePool::recorded(std::int32_t slot) const {
-  const StateSnapshot& begun = begun_[index(slot)];
-  if (!begun.defined()) return std::nullopt;
-  return length(slot) - begun.length_;
-}
-
-std::int64_t StatePool::commit(std::int32_t slot, std::int64_t accepted) {
-  const auto tokens = recorded(slot);
-  PALIMPSEST_CHECK(tokens && accepted >= 0 && accepted <= *tokens,
-                   "at most what was recorded is accepted");
-  if (accepted == *tokens) {
-    begun_[index(slot)].reset();
-    return 0;
-  }
-  rollback(slot);
-  return accepted;
-}
-
-void StatePool::rollback(std::int32_t slot) {
-  PALIMPSEST_CHECK(recorded(slot), "only a tentative slot goes back");
-  const std::size_t s = index(slot);
-  const StateSnapshot begun = std::move(begun_[s]);
-  for_each_piece(begun, [&](const std::byte* piece, std::int64_t offset, std::size_t bytes) {
-    std::memcpy(fixed(slot) + offset, piece, bytes);
-  });
-  lengths_[s] = begun.length_;
-  cut_blocks(slot, blocks_for(begun.length_));
-}
-
-// -- bytes, for files -------------------------------------------------------------------------
-
-void StatePool::read_fixed(const StateSnapshot& snapshot, std::byte* out) const {
-  for_each_piece(snapshot, [&](const std::byte* piece, std::int64_t offset, std::size_t bytes) {
-    std::memcpy(out + offset, piece, bytes);
-  });
-}
-
-void StatePool::write_fixed(StateSnapshot& snapshot, const std::byte* from) {
-  for_each_piece(snapshot, [&](std::byte* piece, std::int64_t offset, std::size_t bytes) {
-    std::memcpy(piece, from + offset, bytes);
-  });
-}
-
-void StatePool::read_fixed(std::int32_t slot, std::byte* out) const {
-  index(slot);
-  std::memcpy(out, fixed(slot), static_cast<std::size_t>(slot_bytes_));
-}
-
-void StatePool::write_fixed(std::int32_t slot, const std::byte* from) {
-  index(slot);
-  std::memcpy(fixed(slot), from, static_cast<std::size_t>(slot_bytes_));
-}
-
-/// copy(row in a unit, offset in the packed rows, bytes) for each row and layer.
-template <class Unit, class F>
-void StatePool::for_each_row(std::int64_t begin, std::int64_t end, Unit unit_of_block,
-                             F copy) const {
-  std::int64_t offset = 0;
-  if (lists_ == 0) return;
-  for (std::int64_t position = begin; position < end; ++position) {
-    std::byte* unit = units_.data(unit_of_block(position / options_.block_tokens));
-    for (const Memory& memory : memories_) {
-      if (memory.entry.kind != StateKind::kList) continue;
-      const std::int64_t bytes = memory.entry.bytes();
-      copy(unit + memory.offset + position % options_.block_tokens * bytes, offset,
-           static_cast<std::size_t>(bytes));
-      offset += bytes;
-    }
-  }
-}
-
-void StatePool::read_rows(const StateSnapshot& snapshot, std::int64_t begin, std::int64_t end,
-                          std::byte* out) const {
-  PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= snapshot.length_, "rows of the snapshot");
-  for_each_row(
-      begin, end,
-      [&](std::int64_t block) { return snapshot.blocks_[static_cast<std::size_t>(block)]; },
-      [&](const std::byte* row, std::int64_t offset, std::size_t bytes) {
-        std::memcpy(out + offset, row, bytes);
-      });
-}
-
-void StatePool::read_rows(std::int32_t slot, std::int64_t begin, std::int64_t end,
-                          std::byte* out) const {
-  PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= length(slot), "rows of the slot");
-  for_each_row(
-      begin, end, [&](std::int64_t block) { return unit_of(slot, block); },
-      [&](const std::byte* row, std::int64_t offset, std::size_t bytes) {
-        std::memcpy(out + offset, row, bytes);
-      });
-}
-
-void StatePool::write_rows(StateSnapshot& snapshot, std::int64_t begin, std::int64_t end,
-                           const std::byte* from) {
-  PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= snapshot.length_, "rows of the snapshot");
-  for_each_row(
-      begin, end,
-      [&](std::int64_t block) { return snapshot.blocks_[static_cast<std::size_t>(block)]; },
-      [&](std::byte* row, std::int64_t offset, std::size_t bytes) {
-        std::memcpy(row, from + offset, bytes);
-      });
-}
-
-void StatePool::write_rows(std::int32_t slot, std::int64_t begin, std::int64_t end,
-                           const std::byte* from) {
-  PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= length(slot), "rows of the slot");
-  for_each_row(
-      begin, end, [&](std::int64_t block) { return unit_of(slot, block); },
-      [&](std::byte* row, std::int64_t offset, std::size_t bytes) {
-        std::memcpy(row, from + offset, bytes);
-      });
-}
-
-std::int64_t StatePool::common_rows(std::int32_t slot, const StateSnapshot& snapshot) const {
-  const std::int64_t most = std::min(length(slot), snapshot.length_);
-  std::vector<std::byte> a(static_cast<std::size_t>(row_bytes_)), b(a.size());
-  for (std::int64_t position = 0; lists_ > 0 && position < most;) {
-    const std::int64_t block = position / options_.block_tokens;
-    if (position % options_.block_tokens == 0 &&
-        unit_of(slot, block) == snapshot.blocks_[static_cast<std::size_t>(block)]) {
-      position = std::min(most, position + options_.block_tokens);
-      continue;
-    }
-    read_rows(slot, position, position + 1, a.data());
-    read_rows(snapshot, position, position + 1, b.data());
-    if (a != b) return position;
-    ++position;
-  }
-  return most;
-}
-
-/// `shared`: the first blocks, which others hold.
-std::optional<StateSnapshot> StatePool::create(std::int64_t length,
-                                               std::vector<std::int32_t> shared) {
-  PALIMPSEST_CHECK(length >= 0 && length <= options_.max_length,
-                   "no longer than a sequence may be");
-  const std::int64_t more = blocks_for(length) - static_cast<std::int64_t>(shared.size());
-  if (units_.free_units() < snapshot_units_ + more) return std::nullopt;
-  StateSnapshot snapshot;
-  snapshot.pool_ = this;
-  snapshot.length_ = length;
-  units_.allocate(snapshot_units_, snapshot.pages_);
-  for (const std::int32_t unit : shared) units_.retain(unit);
-  snapshot.blocks_ = std::move(shared);
-  units_.allocate(more, snapshot.blocks_);
-  return snapshot;
-}
-
-std::optional<StateSnapshot> StatePool::create(std::int64_t length, std::int32_t slot,
-                                               std::int64_t rows) {
-  PALIMPSEST_CHECK(rows >= 0 && rows <= this->length(slot), "rows of the slot");
-  std::vector<std::int32_t> shared;
-  for (std::int64_t block = 0; lists_ > 0 && block < std::min(rows, length) / options_.block_tokens;
-       ++block)
-    shared.push_back(unit_of(slot, block));
-  return create(length, std::move(shared));
-}
-
-bool StatePool::load(std::int32_t slot, std::int64_t length) {
-  const std::size_t s = index(slot);
-  PALIMPSEST_CHECK(
-      lengths_[s] == 0 && !begun_[s].defined() && length >= 0 && length <= options_.max_length,
-      "an empty slot, and a sequence that fits");
-  scratch_.clear();
-  if (!units_.allocate(blocks_for(length), scratch_)) return false;
-  for (const std::int32_t unit : scratch_) set_block(slot, blocks_held_[s]++, unit);
-  lengths_[s] = length;
-  return true;
 }
 
 // -- for tests --------------------------------------------------------------------------------

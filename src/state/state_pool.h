@@ -92,6 +92,13 @@ class StatePool {
 
   /// Bytes that a pool with these options reserves.
   static std::int64_t bytes(const StateSpec& spec, const StatePoolOptions& options);
+  /// Bytes of a snapshot's units, list rows aside.
+  struct SnapshotBytes {
+    std::int64_t at_border = 0, elsewhere = 0;
+    /// How many fit: one of a sequence's end, the others at borders.
+    std::int64_t count_in(std::int64_t bytes) const;
+  };
+  static SnapshotBytes snapshot_bytes(const StateSpec& spec, const StatePoolOptions& options);
 
   // -- sequences ------------------------------------------------------------------------------
 
@@ -118,6 +125,10 @@ class StatePool {
   Tensor tails(std::int64_t layer,
                int which) const;  ///< F32 [slots, W - 1, D], strided in its first dimension
   PagedList list(std::int64_t layer) const;
+  /// Of every list; nothing where there is none.
+  std::optional<DType> list_type() const;
+  /// PageMemoryArgs::round_every: kPageBorder, or 0 for pages that are not rounded.
+  std::int64_t page_rounding() const { return rounds_pages_ ? kPageBorder : 0; }
   /// The distribution of the slot's next token, [vocab_size], for the caller to keep here: part of
   /// the sequence's state like its pages, so that going back to a moment needs no token to be
   /// computed again.
@@ -125,8 +136,16 @@ class StatePool {
 
   // -- snapshots ------------------------------------------------------------------------------
 
-  /// Units that a snapshot takes.
+  // A snapshot of a multiple of kPageBorder tokens holds pages in the type they are rounded to
+  // there; any other one in F32. Either is exact.
+
+  /// Units that a snapshot takes at most, and at this length.
   std::int64_t snapshot_units() const { return snapshot_units_; }
+  std::int64_t snapshot_units(std::int64_t length) const {
+    return at_border(length) ? border_units_ : snapshot_units_;
+  }
+  /// Snapshots that cache_bytes hold, list rows aside.
+  std::int64_t most_snapshots() const { return most_snapshots_; }
   std::int64_t unit_bytes() const { return units_.unit_bytes(); }
   /// Nothing when too few units are free. Not of a tentative slot.
   std::optional<StateSnapshot> snapshot(std::int32_t slot);
@@ -155,13 +174,15 @@ class StatePool {
 
   // -- bytes, for files -----------------------------------------------------------------------
 
-  std::int64_t fixed_bytes() const {
-    return slot_bytes_;
-  }  ///< pages, tails and logits of one sequence
+  /// Pages, tails and logits of one sequence: at most, and at this length.
+  std::int64_t fixed_bytes() const { return slot_bytes_; }
+  std::int64_t fixed_bytes(std::int64_t length) const {
+    return at_border(length) ? border_bytes_ : slot_bytes_;
+  }
   std::int64_t row_bytes() const {
     return row_bytes_;
   }  ///< list rows of one token, all layers one after the other
-  /// Copies pages, tails and logits into fixed_bytes() bytes.
+  /// Copies pages, tails and logits into fixed_bytes(length) bytes.
   void read_fixed(const StateSnapshot& snapshot, std::byte* out) const;
   void read_fixed(std::int32_t slot, std::byte* out) const;
   /// Copies list rows [begin, end) into (end - begin) * row_bytes() bytes, token by token. end <=
@@ -198,7 +219,9 @@ class StatePool {
   friend class StateSnapshot;
   struct Memory {
     StateEntry entry;
-    std::int64_t offset;  ///< bytes from the start of a slot, or of a unit
+    std::int64_t offset;             ///< bytes from the start of a slot, or of a unit
+    std::int64_t border_offset = 0;  ///< bytes from the start of what a border snapshot holds
+    std::int64_t border_bytes = 0;   ///< there, with padding
   };
   struct Layout;
   StatePool(const Layout& layout, const StatePoolOptions& options);
@@ -215,10 +238,19 @@ class StatePool {
   void for_each_row(std::int64_t begin, std::int64_t end, Unit unit_of_block, F copy) const;
   template <class F>
   void for_each_piece(const StateSnapshot& snapshot, F copy) const;
+  bool at_border(std::int64_t length) const { return rounds_pages_ && length % kPageBorder == 0; }
+  template <class F, class G>
+  void for_each_border_part(std::int64_t begin, std::int64_t bytes, F page, G other) const;
+  void read_slot(std::int32_t slot, std::int64_t length, std::int64_t begin, std::int64_t bytes,
+                 std::byte* out) const;
+  void write_slot(std::int32_t slot, std::int64_t length, std::int64_t begin, std::int64_t bytes,
+                  const std::byte* from);
 
   StatePoolOptions options_;
   std::int64_t max_blocks_;  ///< of one sequence; 0 without lists
-  std::int64_t slot_bytes_, row_bytes_, snapshot_units_, logits_offset_;
+  bool rounds_pages_;
+  std::int64_t slot_bytes_, border_bytes_, row_bytes_, snapshot_units_, border_units_,
+      most_snapshots_, logits_offset_;
   std::int64_t lists_;  ///< list layers: a kernel's block number is unit * lists_
   Buffer buffer_;
   UnitArena units_;

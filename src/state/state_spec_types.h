@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/q8_rows.h"
 #include "palimpsest/dtype.h"
 
 namespace palimpsest {
@@ -13,6 +14,10 @@ namespace palimpsest {
 /// The memories a sequence can keep between tokens. Pages and convolution tails have a fixed size and are edited in place;
 /// lists grow by one row a token.
 enum class StateKind : std::uint8_t { kPage, kList, kConvTail };
+
+/// Where pages are rounded that are kept in BF16: after every so many tokens, counted from the start of the sequence. Between these borders,
+/// and in running sequences always, a page is F32; at a border BF16 holds it exactly.
+inline constexpr std::int64_t kPageBorder = 64;
 
 /// One memory of one layer. Row-major, all slots alike:
 ///   kPage      [heads, V, K], K contiguous (value-first on every device and on disk)
@@ -24,12 +29,16 @@ struct StateEntry {
   std::string name;        ///< what the layer calls it: "page", "conv_q", "latent"
   DType dtype = DType::kF32;
   std::vector<std::int64_t> shape;
+  Q8Rows q8 = {};  ///< of a list of type I8
+  DType at_border = DType::kF32;  ///< of a page: kBF16 when it is rounded at multiples of kPageBorder
 
   std::int64_t numel() const {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
   }
   /// Bytes of one slot; for a list, of one token.
-  std::int64_t bytes() const { return numel() * dtype_size(dtype); }
+  std::int64_t bytes() const { return q8.defined() ? q8.row_bytes() : numel() * dtype_size(dtype); }
+  /// Bytes of one slot that hold it at a border.
+  std::int64_t border_bytes() const { return kind == StateKind::kPage ? numel() * dtype_size(at_border) : bytes(); }
 };
 
 /// All memories of a sequence, in layer order.

@@ -84,6 +84,33 @@ TEST(Plan, JsonAddsUpAndIsWhatTheModelHas) {
   EXPECT_GT(plan["speed"]["tokens_per_second"], 0.0);
 }
 
+TEST(Plan, SmallerTypesAreCountedAsTheyAre) {
+  const auto with = [](const std::string& cache, const std::string& pages) {
+    return plan_of({demo(), "-c", "8192", "-t", "1", "--cache-ram", "64", "--cache-type", cache,
+                    "--page-type", pages});
+  };
+  const json usual = with("bf16", "f32"), q8 = with("q8", "f32"), small = with("bf16", "bf16");
+  EXPECT_EQ(q8["cache_type"], "q8");
+  EXPECT_EQ(q8["memory"]["list_per_token"], 2 * (320 + 8));
+  EXPECT_EQ(q8["memory"]["lists"], 8192 * 2 * 328);
+  EXPECT_EQ(q8["token"]["lists"], 8192 * 2 * 328);
+  EXPECT_EQ(q8["memory"]["workspace"], usual["memory"]["workspace"]);
+  EXPECT_EQ(small["page_type"], "bf16");
+  EXPECT_EQ(small["memory"]["pages"], usual["memory"]["pages"])
+      << "a running sequence has F32 pages";
+  const auto bytes = [](const json& plan, const char* key) {
+    return plan["snapshots"][key].get<std::int64_t>();
+  };
+  EXPECT_EQ(bytes(usual, "bytes_each"), bytes(usual, "bytes_at_end"));
+  EXPECT_EQ(bytes(small, "bytes_at_end"), bytes(usual, "bytes_each"));
+  // 6 layers of 3 pages of 128 x 128 in two bytes less, in units of 64 list rows.
+  const std::int64_t saved = 6 * 3 * 128 * 128 * 2, unit = 64 * 2 * 640;
+  EXPECT_NEAR(static_cast<double>(bytes(usual, "bytes_each") - bytes(small, "bytes_each")), saved,
+              unit);
+  EXPECT_EQ(bytes(small, "count"),
+            1 + (64 * kMiB - bytes(small, "bytes_at_end")) / bytes(small, "bytes_each"));
+}
+
 TEST(Plan, ABudgetDecidesWhatFits) {
   const json roomy = plan_of({demo(), "-c", "4096", "-t", "1", "--budget", "1GiB"});
   EXPECT_TRUE(roomy["fits"]);
@@ -195,6 +222,10 @@ TEST(Budget, IsKeptOnTheDemoModel) {
                "8192", "-ub", "256"});
   expect_kept({"run", "-m", demo(), "--raw", "-p", "It was", "-n", "20", "--temp", "0",
                "--cache-type", "f32"});
+  expect_kept({"run", "-m", demo(), "--raw", "-f", filler(), "-n", "20", "--temp", "0", "-c",
+               "16384", "--cache-type", "q8", "--page-type", "bf16", "--cache-ram", "24"});
+  expect_kept({"eval", "-m", demo(), "-f", filler(), "--tokens", "2000", "--compare",
+               "--cache-type", "f32", "--page-type", "bf16"});
   expect_kept({"recall", "-m", demo(), "--tokens", "6000"});
   expect_kept({"eval", "-m", demo(), "-f", filler(), "-t", "2"});
   expect_kept({"logits", "-m", demo(), "--ids", "1,2,3,4,5,6,7,8", "-o",

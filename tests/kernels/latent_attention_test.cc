@@ -59,7 +59,7 @@ TEST(LatentAttention, AnyWidths) {
 
 TEST(LatentAttention, EveryStoredForm) {
   const std::vector<LatentRows> batch = {{3, 70}, {100, 2}};
-  for (const DType list : {DType::kF32, DType::kBF16}) {
+  for (const DType list : {DType::kF32, DType::kBF16, DType::kI8}) {
     for (const WeightForm kv_b : {WeightForm::kF32, WeightForm::kBF16, WeightForm::kMxfp4, WeightForm::kInt8}) {
       for (const std::int64_t block_tokens : {1, 24, 64, 100}) {
         expect_both_forms_right({.heads = 3, .r = 64, .block_tokens = block_tokens, .list = list, .kv_b = kv_b}, batch);
@@ -116,7 +116,7 @@ void expect_reproducible(const LatentSizes& sizes, const std::vector<LatentRows>
 TEST(LatentAttention, BitsDependNeitherOnThreadsNorOnBatchMates) {
   for (const auto& target : cpu::supported_targets()) {
     ASSERT_TRUE(cpu::force_target(target));
-    for (const DType list : {DType::kF32, DType::kBF16}) {
+    for (const DType list : {DType::kF32, DType::kBF16, DType::kI8}) {
       const LatentSizes sizes{.heads = 3, .dn = 17, .p = 5, .dv = 19, .r = 37, .list = list};
       const std::vector<LatentRows> batch = {{5, 90}, {0, 0}, {1500, 1}, {0, 131}, {70, 4}, {2047, 3}, {1300, 20}};
       expect_reproducible(sizes, batch, LatentForm::kAuto);
@@ -125,6 +125,85 @@ TEST(LatentAttention, BitsDependNeitherOnThreadsNorOnBatchMates) {
     }
   }
   cpu::force_target("");
+}
+
+/// What rounding a list to 8 bits can do to an output, in double: with step_c the scale of column c and half a step as the error of a number,
+///     a score moves by at most  D_t = scale / 2 (sum_d |q_d| sum_c |B_k,dc| step_c + sum_c |q_c| step_c),
+///     a value by                E_t = sum_c |B_v,c| step_c / 2,
+/// so with D = max D_t a weight changes by a factor within exp(+-2 D), and o by at most  e^2D sum_t w_t E_t + (e^2D - 1) sum_t w_t |v_t|.
+std::vector<double> q8_drift(const LatentAttentionArgs& exact, const PagedList& q8) {
+  const std::int64_t heads = exact.q.size(1), dq = exact.q.size(2), dv = exact.o.size(2), r = exact.kv_b.cols(), p = q8.width() - r, dn = dq - p;
+  const std::int64_t* cu = exact.rows.cu_seqlens.as<std::int64_t>();
+  std::vector<double> drift(static_cast<std::size_t>(exact.o.numel()));
+  for (std::int64_t n = 0; n < exact.rows.slots.size(0); ++n) {
+    const std::int64_t past = exact.past.as<std::int64_t>()[n], rows = cu[n + 1] - cu[n], length = past + rows;
+    const std::int32_t slot = exact.rows.slots.as<std::int32_t>()[n];
+    const auto half_step = [&](std::int64_t t, std::int64_t c) {
+      const Q8Rows& layout = q8.q8;
+      std::uint32_t largest = 0;
+      const std::int64_t group = layout.group_of(c);
+      for (std::int64_t i = 0; i < layout.width(); ++i) {
+        if (layout.group_of(i) == group) largest = std::max(largest, detail::float_bits(std::abs(ref::list_value<float>(exact.list, slot, t, i))));
+      }
+      return bf16_to_float(q8_scale(largest)) * (0.5 + 0x1p-17);
+    };
+    std::vector<double> keys(static_cast<std::size_t>(length * dq)), values(static_cast<std::size_t>(length * dv)), weights(static_cast<std::size_t>(length));
+    std::vector<double> key_off(keys.size()), value_off(values.size());
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t t = 0; t < length; ++t) {
+        ref::latent_key_value(exact, n, h, t, keys.data() + t * dq, values.data() + t * dv);
+        for (std::int64_t d = 0; d < dn + dv; ++d) {
+          double sum = 0;
+          for (std::int64_t c = 0; c < r; ++c) sum += std::abs(ref::load<double>(exact.kv_b, h * (dn + dv) + d, c)) * half_step(t, c);
+          (d < dn ? key_off[static_cast<std::size_t>(t * dq + d)] : value_off[static_cast<std::size_t>(t * dv + d - dn)]) = sum;
+        }
+        for (std::int64_t c = 0; c < p; ++c) key_off[static_cast<std::size_t>(t * dq + dn + c)] = half_step(t, r + c);
+      }
+      for (std::int64_t i = 0; i < rows; ++i) {
+        LatentAttentionArgs scratch = exact;
+        std::vector<double> o(drift.size());
+        scratch.o = Tensor::contiguous(o.data(), DType::kF64, {exact.o.size(0), heads, dv});
+        ref::latent_attention_row(scratch, n, i, h, keys.data(), values.data(), weights.data());
+        double moved = 0;
+        for (std::int64_t t = 0; t <= past + i; ++t) {
+          double sum = 0;
+          for (std::int64_t d = 0; d < dq; ++d) sum += std::abs(exact.q.at<float>(cu[n] + i, h)[d]) * key_off[static_cast<std::size_t>(t * dq + d)];
+          moved = std::max(moved, static_cast<double>(exact.scale) * sum);
+        }
+        for (std::int64_t j = 0; j < dv; ++j) {
+          double off = 0, value = 0;
+          for (std::int64_t t = 0; t <= past + i; ++t) {
+            off += weights[static_cast<std::size_t>(t)] * value_off[static_cast<std::size_t>(t * dv + j)];
+            value += weights[static_cast<std::size_t>(t)] * std::abs(values[static_cast<std::size_t>(t * dv + j)]);
+          }
+          drift[static_cast<std::size_t>(((cu[n] + i) * heads + h) * dv + j)] = std::exp(2 * moved) * off + std::expm1(2 * moved) * value;
+        }
+      }
+    }
+  }
+  return drift;
+}
+
+TEST(LatentAttention, EightBitsMoveAnOutputNoMoreThanTheirStepAllows) {
+  LatentSizes sizes{.heads = 2, .dn = 12, .p = 6, .dv = 10, .r = 40, .q8_group = 16};
+  const std::vector<LatentRows> batch = {{3, 20}, {70, 2}, {0, 9}};
+  LatentCase exact(sizes, batch);
+  sizes.list = DType::kI8;
+  LatentCase rounded(sizes, batch);
+  const LatentTruth truth = latent_truth(exact.args());
+  std::vector<double> bound = q8_drift(exact.args(), rounded.list());
+  double size = 0, allowed = 0;
+  for (std::size_t i = 0; i < bound.size(); ++i) {
+    size += std::abs(truth.want[i]);
+    allowed += bound[i];
+    bound[i] += truth.bound.c * kEpsF32 * truth.magnitude[i] * 1.1;  // of sums in F32, over numbers that are a little larger now
+  }
+  EXPECT_LT(allowed, size) << "the bound says something";
+  for (const LatentForm form : {LatentForm::kAbsorbed, LatentForm::kMaterialized}) {
+    run(rounded, form);
+    EXPECT_TRUE(within_bound(rounded.output(), truth.want, bound, {.c = 1, .eps_acc = 1})) << static_cast<int>(form);
+    EXPECT_FALSE(within_bound(rounded.output(), truth.want, truth.magnitude, truth.bound)) << "8 bits are not F32";
+  }
 }
 
 /// Multiply-adds of one head, counted row by row and token by token.

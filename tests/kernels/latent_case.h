@@ -4,6 +4,7 @@
 // attention over it.
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <numeric>
 
@@ -20,6 +21,11 @@ struct LatentSizes {
   std::int64_t block_tokens = 64;
   DType list = DType::kF32;
   WeightForm kv_b = WeightForm::kF32;
+  std::int64_t q8_group = 7;  ///< numbers that share a scale where the list is I8
+
+  Q8Rows q8() const { return list == DType::kI8 ? Q8Rows{r, p, q8_group, q8_group} : Q8Rows{}; }
+  /// Elements of `list` a token.
+  std::int64_t row_elements() const { return list == DType::kI8 ? q8().row_bytes() : r + p; }
 };
 
 struct LatentRows {
@@ -32,7 +38,7 @@ class LatentCase {
  public:
   LatentCase(const LatentSizes& sizes, const std::vector<LatentRows>& batch, std::int64_t first_sequence = 0, double spread = 1)
       : sizes_(sizes), batch_(batch) {
-    const std::int64_t sequences = static_cast<std::int64_t>(batch.size()), width = sizes.r + sizes.p;
+    const std::int64_t sequences = static_cast<std::int64_t>(batch.size());
     cu_.push_back(0);
     for (const auto& s : batch) {
       cu_.push_back(cu_.back() + s.rows);
@@ -48,7 +54,7 @@ class LatentCase {
       const std::int64_t slot = static_cast<std::int64_t>(i) / max_blocks_, b = static_cast<std::int64_t>(i) % max_blocks_;
       table_[i] = static_cast<std::int32_t>(blocks - 1 - (b * sequences + slot));
     }
-    list_ = std::make_unique<GuardedBuffer>(blocks * sizes.block_tokens * width * dtype_size(sizes.list), 4);
+    list_ = std::make_unique<GuardedBuffer>(blocks * sizes.block_tokens * sizes.row_elements() * dtype_size(sizes.list), 4);
     fill_list(first_sequence, spread);
     const std::int64_t dq = sizes.dn + sizes.p;
     for (std::int64_t n = 0; n < sequences; ++n) {
@@ -95,8 +101,8 @@ class LatentCase {
   PagedList list() {
     const std::int64_t sequences = static_cast<std::int64_t>(batch_.size());
     return {Tensor::contiguous(list_->as<char>(), sizes_.list,
-                               {static_cast<std::int64_t>(table_.size()), sizes_.block_tokens, sizes_.r + sizes_.p}),
-            Tensor::contiguous(table_.data(), DType::kI32, {sequences, max_blocks_})};
+                               {static_cast<std::int64_t>(table_.size()), sizes_.block_tokens, sizes_.row_elements()}),
+            Tensor::contiguous(table_.data(), DType::kI32, {sequences, max_blocks_}), sizes_.q8()};
   }
 
   std::vector<float> output() const {
@@ -119,15 +125,13 @@ class LatentCase {
 
   // Rows of a list exist up to past + rows; memory behind them holds NaN, which nobody may read.
   void fill_list(std::int64_t first_sequence, double spread) {
-    const Tensor blocks = list().blocks;
-    for (std::int64_t i = 0; i < blocks.numel(); ++i) ref::store<float>(blocks, i, std::numeric_limits<float>::quiet_NaN());
+    std::memset(list_->as<char>(), 0xFF, static_cast<std::size_t>(list().blocks.bytes()));
     const std::int64_t width = sizes_.r + sizes_.p;
     for (std::size_t n = 0; n < batch_.size(); ++n) {
       const std::int64_t length = batch_[n].past + batch_[n].rows;
       const auto values = random_normal(length * width, seed(first_sequence + static_cast<std::int64_t>(n), 0), spread);
       for (std::int64_t t = 0; t < length; ++t) {
-        const std::int64_t row = ref::list_row_offset(list(), slots_[n], t);
-        for (std::int64_t c = 0; c < width; ++c) ref::store(blocks, row + c, values[static_cast<std::size_t>(t * width + c)]);
+        ref::store_list_row<float>(list(), slots_[n], t, [&](std::int64_t c) { return values[static_cast<std::size_t>(t * width + c)]; });
       }
     }
   }
@@ -175,11 +179,11 @@ inline LatentTruth latent_truth(const LatentAttentionArgs& args) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t t = 0; t < length; ++t) {
         ref::latent_key_value(args64, n, h, t, keys.data() + t * dq, values.data() + t * dv);
-        const std::int64_t row = ref::list_row_offset(args.list, args.rows.slots.as<std::int32_t>()[n], t);
+        const std::int32_t slot = args.rows.slots.as<std::int32_t>()[n];
         for (std::int64_t d = 0; d < dn + dv; ++d) {
           double sum = 0;
           for (std::int64_t c = 0; c < r; ++c) {
-            sum += std::abs(ref::load<double>(args.kv_b, h * (dn + dv) + d, c) * ref::load<double>(args.list.blocks, row + c));
+            sum += std::abs(ref::load<double>(args.kv_b, h * (dn + dv) + d, c) * ref::list_value<double>(args.list, slot, t, c));
           }
           (d < dn ? abs_keys[static_cast<std::size_t>(t * dq + d)] : abs_values[static_cast<std::size_t>(t * dv + d - dn)]) = sum;
         }

@@ -26,6 +26,7 @@ struct PageProblem {
   PageShape shape;
   PageDecay decay = PageDecay::kChannel;
   PageWrite write = PageWrite::kDelta;
+  std::int64_t round_every = 0;
   RaggedBatch batch{{}};
   std::vector<float> q, k, v, g, beta;  ///< beta may be empty: 1
   std::vector<float> pages;             ///< [slots, HV, V, K], the states before
@@ -58,7 +59,9 @@ struct PageTruth {
 // where m >= |D s| is the sum of the norms that make up s: the page at the start of the chunk and
 // what each token since then wrote, decayed; the chunked form never holds s itself. The exact step
 // carries an older error E on as |(I - beta k k^T) D E| <= rho |E|, rho = max decay * max(1, |1 -
-// beta |k|^2|). So E <- rho E + |local|, and outputs are off by |q| E + c eps |q| m.
+// beta |k|^2|). So E <- rho E + |local|, and outputs are off by |q| E + c eps |q| m. Where pages
+// are rounded to BF16, kernel and truth each move by at most half a step of 2^-7: E <- E + 2^-7
+// (|s| + E).
 
 namespace page_case {
 
@@ -91,6 +94,7 @@ inline PageMemoryArgs arguments(PageProblem& p) {
   args.past = p.batch.past();
   args.decay = p.decay;
   args.write = p.write;
+  args.round_every = p.round_every;
   return args;
 }
 
@@ -252,11 +256,11 @@ inline PageTruth page_truth(PageProblem p, double input_roundings = 0) {
       const std::vector<double> before(truth.pages.begin() + page,
                                        truth.pages.begin() + page + p.page_floats());
       std::int64_t one[2] = {row, row + 1};
+      std::int64_t position = p.batch.past_lengths[sequence] + row - p.batch.cu_seqlens[sequence];
       args.rows = {Tensor::contiguous(one, DType::kI64, {2}),
                    Tensor::contiguous(&p.batch.slot_ids[sequence], DType::kI32, {1})};
+      args.past = Tensor::contiguous(&position, DType::kI64, {1});
       ref::page_memory<double>(args);
-      const std::int64_t position =
-          p.batch.past_lengths[sequence] + row - p.batch.cu_seqlens[sequence];
       const bool chunk_starts =
           row == p.batch.cu_seqlens[sequence] || position % page_case::kChunk == 0;
       for (std::int64_t h = 0; h < s.value_heads; ++h) {
@@ -268,6 +272,11 @@ inline PageTruth page_truth(PageProblem p, double input_roundings = 0) {
               page_case::advance(errors[static_cast<std::size_t>(h * s.values + v)], token, p.write,
                                  p.v[static_cast<std::size_t>(at)], chunk_starts,
                                  before.data() + page_row, truth.pages.data() + page + page_row, c);
+          if (p.round_every > 0 && (position + 1) % p.round_every == 0) {
+            double& error = errors[static_cast<std::size_t>(h * s.values + v)].error;
+            error +=
+                0x1p-7 * (page_case::norm(truth.pages.data() + page + page_row, s.width) + error);
+          }
         }
       }
     }

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "kernels/page_case.h"
@@ -202,6 +203,62 @@ TEST_P(PageMemory, SlotsOfOthersAndEmptySequencesStayUntouched) {
                                        static_cast<std::size_t>(page));
     EXPECT_EQ(static_cast<bool>(bit_equal(before, after)), slot != problem.batch.slot_ids[1])
         << slot;
+  }
+}
+
+TEST_P(PageMemory, RoundedPagesMatchTheReference) {
+  for (const PageShape& shape : {PageShape{2, 2, 32, 32}, PageShape{1, 3, 20, 9}}) {
+    const RaggedBatch batch({70, 0, 1, 130, 16}, {0, 5, 63, 30, 48});
+    for (const PageDecay decay : kDecays) {
+      for (const PageWrite write : kWrites) {
+        PageProblem problem = random_page_problem(shape, decay, write, batch, 12);
+        problem.round_every = 64;
+        const auto truth = page_truth(problem);
+        for (const PageForm form : kForms) {
+          EXPECT_TRUE(matches(run_page_memory(problem, {.form = form, .threads = 2}), truth))
+              << describe(decay, write, form, shape);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(PageMemory, RoundingIsWhatHappensAtBordersAndNothingElse) {
+  for (const PageShape& shape : {PageShape{1, 2, 24, 40}, PageShape{1, 1, 128, 128}}) {
+    for (const PageDecay decay : kDecays) {
+      for (const PageForm form : kForms) {
+        PageProblem whole =
+            random_page_problem(shape, decay, PageWrite::kDelta, RaggedBatch({200}, {37}), 13);
+        whole.pages[3] = std::numeric_limits<float>::quiet_NaN();
+        std::vector<float> pages = whole.pages, o;
+        // Positions 64, 128 and 192 are borders: rows 27, 91, 155.
+        for (std::int64_t begin = 0; begin < 200;) {
+          const std::int64_t end = std::min<std::int64_t>(200, (begin + 37) / 64 * 64 + 64 - 37);
+          const PageResult part =
+              run_page_memory(slice_rows(whole, begin, end, pages), {.form = form});
+          o.insert(o.end(), part.o.begin(), part.o.end());
+          pages = part.pages;
+          if ((end + 37) % 64 == 0) {
+            for (float& x : pages) x = bf16_to_float(float_to_bf16(x));
+          }
+          begin = end;
+        }
+        whole.round_every = 64;
+        const PageResult rounded = run_page_memory(whole, {.form = form, .threads = 3});
+        EXPECT_TRUE(bit_equal(rounded.o, o)) << describe(decay, PageWrite::kDelta, form, shape);
+        EXPECT_TRUE(bit_equal(rounded.pages, pages));
+        // Cut elsewhere, where chunks of the recurrence end.
+        std::vector<float> cut_pages = whole.pages, cut_o;
+        for (const auto& [begin, end] : {std::pair{0, 11}, std::pair{11, 91}, std::pair{91, 200}}) {
+          const PageResult part =
+              run_page_memory(slice_rows(whole, begin, end, cut_pages), {.form = form});
+          cut_o.insert(cut_o.end(), part.o.begin(), part.o.end());
+          cut_pages = part.pages;
+        }
+        EXPECT_TRUE(bit_equal(cut_o, o));
+        EXPECT_TRUE(bit_equal(cut_pages, pages));
+      }
+    }
   }
 }
 

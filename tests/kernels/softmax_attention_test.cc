@@ -26,6 +26,7 @@ struct Case {
   RaggedBatch batch;
   std::vector<float> q, list;
   std::vector<std::uint16_t> list_bf16;
+  std::vector<std::int8_t> list_q8;
   std::vector<std::int32_t> table;
   std::int64_t max_blocks = 1;
 
@@ -44,14 +45,25 @@ struct Case {
       q.insert(q.end(), queries.begin(), queries.end());
     }
     list_bf16 = to_bf16(list);
+    const Q8Rows q8 = q8_head_rows(s.kv_heads, s.dk, s.dv);
+    list_q8.resize(list.size() / static_cast<std::size_t>(width) * static_cast<std::size_t>(q8.row_bytes()));
+    for (std::int64_t t = 0; t < static_cast<std::int64_t>(list.size()) / width; ++t) {
+      const float* row = list.data() + t * width;
+      std::int8_t* block = list_q8.data() + t / s.block_tokens * s.block_tokens * q8.row_bytes();
+      q8_store_row(q8, [&](std::int64_t c) { return row[c]; }, [&](std::int64_t c) { return row[q8.left + c]; },
+                   q8_codes(q8, block, t % s.block_tokens),
+                   reinterpret_cast<std::uint16_t*>(q8_scales(q8, block, s.block_tokens, t % s.block_tokens)));
+    }
   }
 
   SoftmaxAttentionArgs args(DType type) {
     const std::int64_t width = sizes.kv_heads * (sizes.dk + sizes.dv), blocks = static_cast<std::int64_t>(list.size()) / (sizes.block_tokens * width);
-    void* data = type == DType::kF32 ? static_cast<void*>(list.data()) : list_bf16.data();
+    const Q8Rows q8 = type == DType::kI8 ? q8_head_rows(sizes.kv_heads, sizes.dk, sizes.dv) : Q8Rows{};
+    void* data = type == DType::kF32 ? static_cast<void*>(list.data()) : type == DType::kI8 ? static_cast<void*>(list_q8.data()) : list_bf16.data();
     return {.q = f32(q, {batch.rows(), sizes.heads, sizes.dk}),
-            .list = {.blocks = Tensor::contiguous(data, type, {blocks, sizes.block_tokens, width}),
-                     .table = Tensor::contiguous(table.data(), DType::kI32, {batch.slots(), max_blocks})},
+            .list = {.blocks = Tensor::contiguous(data, type, {blocks, sizes.block_tokens, q8.defined() ? q8.row_bytes() : width}),
+                     .table = Tensor::contiguous(table.data(), DType::kI32, {batch.slots(), max_blocks}),
+                     .q8 = q8},
             .rows = batch.ragged(),
             .past = batch.past(),
             .num_kv_heads = sizes.kv_heads,
@@ -72,7 +84,7 @@ TEST_P(SoftmaxAttention, MatchesReference) {
   for (const Sizes& s : {Sizes{4, 2, 16, 16, 16}, Sizes{3, 1, 20, 12, 64}, Sizes{2, 2, 64, 64, 7}, Sizes{8, 4, 5, 3, 64}}) {
     for (const double spread : {1.0, 30.0}) {
       Case c(s, {1, 0, 63, 70, 5}, {0, 9, 1, 64, 130}, spread);
-      for (const DType type : {DType::kF32, DType::kBF16}) {
+      for (const DType type : {DType::kF32, DType::kBF16, DType::kI8}) {
         const auto got = c.run(type);
         std::vector<double> want(got.size());
         SoftmaxAttentionArgs a = c.args(type);
@@ -90,30 +102,37 @@ TEST_P(SoftmaxAttention, MatchesReference) {
 
 TEST_P(SoftmaxAttention, BatchMatesAndLaterTokensChangeNoBit) {
   const Sizes s{4, 2, 16, 16, 16};
-  Case together(s, {5, 70, 1}, {0, 10, 200});
-  const auto all = together.run(DType::kBF16);
-  std::size_t at = 0;
   const std::vector<std::int64_t> rows = {5, 70, 1}, past = {0, 10, 200};
-  for (std::size_t n = 0; n < rows.size(); ++n) {
-    Case alone(s, {rows[n]}, {past[n]}, 1, n);
-    // The lists of a batch are as long as its longest: cut to the same beginning.
-    const std::int64_t width = s.kv_heads * (s.dk + s.dv);
-    const std::size_t length = static_cast<std::size_t>(alone.max_blocks * s.block_tokens * width);
-    const std::size_t from = n * static_cast<std::size_t>(together.max_blocks * s.block_tokens * width);
-    std::copy_n(together.list_bf16.begin() + static_cast<std::ptrdiff_t>(from), length, alone.list_bf16.begin());
-    const auto got = alone.run(DType::kBF16);
-    const std::vector<float> want(all.begin() + static_cast<std::ptrdiff_t>(at), all.begin() + static_cast<std::ptrdiff_t>(at + got.size()));
-    EXPECT_TRUE(bit_equal(got, want)) << "sequence " << n;
-    at += got.size();
-  }
+  // The lists of a batch are as long as its longest: cut to the same beginning.
+  const auto take_lists = [&](Case& to, const Case& from, std::int64_t sequence) {
+    const auto take = [&](auto& values, const auto& source, std::int64_t row) {
+      const std::int64_t begin = sequence * from.max_blocks * s.block_tokens * row;
+      std::copy_n(source.begin() + begin, to.max_blocks * s.block_tokens * row, values.begin());
+    };
+    take(to.list_bf16, from.list_bf16, s.kv_heads * (s.dk + s.dv));
+    take(to.list_q8, from.list_q8, q8_head_rows(s.kv_heads, s.dk, s.dv).row_bytes());
+  };
+  for (const DType type : {DType::kBF16, DType::kI8}) {
+    Case together(s, rows, past);
+    const auto all = together.run(type);
+    std::size_t at = 0;
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+      Case alone(s, {rows[n]}, {past[n]}, 1, n);
+      take_lists(alone, together, static_cast<std::int64_t>(n));
+      const auto got = alone.run(type);
+      const std::vector<float> want(all.begin() + static_cast<std::ptrdiff_t>(at), all.begin() + static_cast<std::ptrdiff_t>(at + got.size()));
+      EXPECT_TRUE(bit_equal(got, want)) << "sequence " << n;
+      at += got.size();
+    }
 
-  Case longer(s, {90}, {10}, 1, 1), shorter(s, {70}, {10}, 1, 1);
-  std::copy_n(longer.list_bf16.begin(), shorter.list_bf16.size(), shorter.list_bf16.begin());
-  std::copy_n(longer.q.begin(), shorter.q.size(), shorter.q.begin());
-  auto prefix = longer.run(DType::kBF16);
-  const auto want = shorter.run(DType::kBF16);
-  prefix.resize(want.size());
-  EXPECT_TRUE(bit_equal(prefix, want));
+    Case longer(s, {90}, {10}, 1, 1), shorter(s, {70}, {10}, 1, 1);
+    take_lists(shorter, longer, 0);
+    std::copy_n(longer.q.begin(), shorter.q.size(), shorter.q.begin());
+    auto prefix = longer.run(type);
+    const auto want = shorter.run(type);
+    prefix.resize(want.size());
+    EXPECT_TRUE(bit_equal(prefix, want));
+  }
 }
 
 }  // namespace

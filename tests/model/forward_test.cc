@@ -181,19 +181,40 @@ TEST_P(GoldenModel, GreedyDecodingGivesTheRecordedTokens) {
   }
 }
 
+/// Types of lists and pages.
+struct Types {
+  DType cache, pages;
+};
+constexpr Types kTypes[] = {{DType::kF32, DType::kF32}, {DType::kI8, DType::kBF16}};
+
+ForwardRunner runner_with(const std::shared_ptr<const Model>& model, int threads, Types types) {
+  return ForwardRunner(model, threads, 4, 512, 1024, types.cache, types.pages);
+}
+
 TEST_P(GoldenModel, ThreadsDoNotChangeABit) {
   const auto ids = golden->ids("seq3.input_ids");
-  for (const std::size_t chunk : {std::size_t{1}, std::size_t{40}}) {
-    ForwardRunner one(model, 1), two(model, 2), three(model, 3);
-    const auto want = one.run(ids, chunk);
-    EXPECT_EQ(two.run(ids, chunk), want) << "2 threads, chunks of " << chunk;
-    EXPECT_EQ(three.run(ids, chunk), want) << "3 threads, chunks of " << chunk;
+  for (const Types types : kTypes) {
+    for (const std::size_t chunk : {std::size_t{1}, std::size_t{40}}) {
+      ForwardRunner one = runner_with(model, 1, types), two = runner_with(model, 2, types), three = runner_with(model, 3, types);
+      const auto want = one.run(ids, chunk);
+      EXPECT_EQ(two.run(ids, chunk), want) << "2 threads, chunks of " << chunk;
+      EXPECT_EQ(three.run(ids, chunk), want) << "3 threads, chunks of " << chunk;
+    }
   }
 }
 
-TEST_P(GoldenModel, BatchMatesAndLaterTokensDoNotChangeABit) {
+class GoldenModelTypes : public GoldenModel {
+ protected:
+  void expect_alone_as_together(Types types);
+};
+
+INSTANTIATE_TEST_SUITE_P(Families, GoldenModelTypes, testing::Range(0, 11), [](const testing::TestParamInfo<int>& fixture) {
+  return fixtures()[static_cast<std::size_t>(fixture.param)].name;
+});
+
+void GoldenModelTypes::expect_alone_as_together(Types types) {
   const auto a = golden->ids("seq2.input_ids"), b = golden->ids("seq1.input_ids"), c = golden->ids("seq3.input_ids");
-  ForwardRunner alone(model, 2), together(model, 2);
+  ForwardRunner alone = runner_with(model, 2, types), together = runner_with(model, 2, types);
   const auto want_a = alone.run(a, 512), want_b = alone.run(b, 512), want_c = alone.run(c, 512);
 
   const std::vector<std::int32_t> slots = {together.states.acquire(), together.states.acquire(), together.states.acquire(),
@@ -224,6 +245,31 @@ TEST_P(GoldenModel, BatchMatesAndLaterTokensDoNotChangeABit) {
   auto prefix = alone.run(longer, 512);
   prefix.resize(want_a.size());
   EXPECT_EQ(prefix, want_a);
+}
+
+TEST_P(GoldenModelTypes, BatchMatesAndLaterTokensDoNotChangeABit) {
+  for (const Types types : kTypes) expect_alone_as_together(types);
+}
+
+double rms_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+  return std::sqrt(sum / static_cast<double>(a.size()));
+}
+
+TEST_P(GoldenModelTypes, ChunkingMovesSmallTypesNoMoreThanTheirRounding) {
+  // A sum in another order can become another code or another BF16 number, and then choose another expert: on the whole no more than what
+  // rounding does itself.
+  const auto ids = golden->ids("seq3.input_ids");
+  const auto exact = runner_with(model, 1, kTypes[0]).run(ids, 512), whole = runner_with(model, 1, kTypes[1]).run(ids, 512);
+  ASSERT_EQ(whole.size(), exact.size());
+  const double drift = rms_difference(whole, exact);
+  EXPECT_GT(drift, 0) << "small types are in use";
+  for (const std::size_t chunk : {1, 7, 64}) {
+    const double moved = rms_difference(runner_with(model, 1, kTypes[1]).run(ids, chunk), whole);
+    EXPECT_LE(moved, drift) << "chunks of " << chunk;
+    RecordProperty("chunks_" + std::to_string(chunk), std::to_string(moved / drift));
+  }
 }
 
 TEST_P(GoldenModel, ManyDecodesAreOneForward) {

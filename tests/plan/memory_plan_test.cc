@@ -55,7 +55,7 @@ TEST(MemoryPlan, LogitsOfAllRowsStayUnder64Mebibytes) {
 }
 
 TEST(Cost, OfTheDemoModelAddsUp) {
-  const DecodeCost cost = decode_cost(*demo_model(), 1000, 2);
+  const DecodeCost cost = decode_cost(*demo_model(), 1000, DType::kBF16);
   // README of the demo model: 13.6 M parameters beside the experts, of which the embedding table
   // (4096 x 384) is not read whole.
   EXPECT_NEAR(static_cast<double>(cost.weights),

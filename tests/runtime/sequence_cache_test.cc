@@ -348,6 +348,29 @@ TEST(Spill, StaysWithinItsBytesAndClearsWhatAKilledProcessLeft) {
   EXPECT_GT(state_files(folder.path()).size(), 2u);
 }
 
+TEST(SequenceCache, PagesRoundedAtBordersAreColdBitForBitThroughEvictionAndDisk) {
+  const test::TempFolder folder;
+  Engine engine({.slots = 2,
+                 .tokens = 1600,
+                 .max_length = 800,
+                 .vocab_size = FakeModel::kVocab,
+                 .cache_bytes = 20 * 1536},
+                {.exact = true, .disk = folder.path(), .disk_bytes = 1 << 20}, true, true);
+  std::int64_t cached = 0;
+  for (int i = 0; i < 60; ++i) {
+    const Tokens base = text(i % 5, 500 + i % 5 * 37);
+    const Tokens prompt = join(first(base, base.size() - static_cast<std::size_t>(i * 53 % 400)),
+                               text(90 + i, 1 + i * 11 % 70));
+    const std::int32_t slot = engine.submit(prompt);
+    cached += engine.cache.counts(slot).cached_tokens;
+    EXPECT_EQ(engine.logits(slot), cold_logits(prompt, true, true)) << i;
+    engine.decode(slot, i % 70);
+    engine.cache.close(slot);
+  }
+  EXPECT_GT(cached, 5000);
+  EXPECT_GT(state_files(folder.path()).size(), 0u);
+}
+
 TEST(SequenceCache, TenThousandRequestsOnASmallPoolTakeNoMoreMemory) {
   const test::TempFolder folder;
   Engine engine({.slots = 2,

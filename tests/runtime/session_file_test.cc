@@ -36,14 +36,17 @@ Tokens text(int seed, std::int64_t count) {
 
 struct Engine {
   explicit Engine(std::int64_t cache_bytes = 1 << 20, std::int64_t max_length = 4096,
-                  std::int64_t block = 64)
-      : pool(FakeModel::spec(), {.slots = 2,
-                                 .tokens = 2 * max_length,
-                                 .max_length = max_length,
-                                 .block_tokens = block,
-                                 .vocab_size = FakeModel::kVocab,
-                                 .cache_bytes = cache_bytes}),
+                  std::int64_t block = 64, const StateSpec& spec = FakeModel::spec())
+      : model(true, rounds(spec)),
+        pool(spec, {.slots = 2,
+                    .tokens = 2 * max_length,
+                    .max_length = max_length,
+                    .block_tokens = block,
+                    .vocab_size = FakeModel::kVocab,
+                    .cache_bytes = cache_bytes}),
         cache(pool) {}
+
+  static bool rounds(const StateSpec& spec) { return spec.entries[0].at_border == DType::kBF16; }
 
   std::int32_t submit(const Tokens& prompt) {
     const std::int32_t slot = *cache.open(prompt);
@@ -66,7 +69,7 @@ struct Engine {
     return written;
   }
 
-  FakeModel model{true};
+  FakeModel model;
   StatePool pool;
   SequenceCache cache;
 };
@@ -95,30 +98,57 @@ TEST(SessionFile, TheNextAnswerIsWhatItWouldHaveBeen) {
   }
 }
 
+TEST(SessionFile, HoldsPagesInHalfAtBorders) {
+  for (const std::int64_t length : {1, 64, 100, 640, 1000}) {
+    const test::TempFolder folder;
+    const auto short_pages = [] { return Engine(1 << 20, 4096, 64, FakeModel::spec(true)); };
+    Engine before = short_pages(), after = short_pages();
+    const std::int32_t a = before.submit(text(1, length));
+    save_session(folder / "s", before.cache, a, kModel, {});
+    const Tokens expected = before.decode(a, 70);
+
+    const std::string bytes = test::read_file(folder / "s");
+    const auto image = parse_session(std::as_bytes(std::span(bytes)));
+    ASSERT_TRUE(image) << image.error().text();
+    EXPECT_LT(image->border_bytes, image->fixed_bytes);
+    EXPECT_EQ(image->fixed_size(length),
+              length % 64 == 0 ? image->border_bytes : image->fixed_bytes);
+
+    const std::int32_t b = *after.cache.open({});
+    load_session(folder / "s", after.cache, b, kModel);
+    EXPECT_EQ(after.cache.marks(b).size(), image->snapshots.size());
+    EXPECT_EQ(after.decode(b, 70), expected);
+    EXPECT_EQ(after.model.rows_computed, 70);
+  }
+}
+
 TEST(SessionFile, EditsAfterARestartFindTheSnapshots) {
-  const test::TempFolder folder;
-  Engine before, after;
-  const Tokens base = text(1, 2000);
-  const std::int32_t a = before.submit(base);
-  before.decode(a, 100);
-  save_session(folder / "s", before.cache, a, kModel, {});
-  const std::int32_t b = *after.cache.open({});
-  load_session(folder / "s", after.cache, b, kModel);
-  EXPECT_EQ(after.cache.marks(b).size(), before.cache.marks(a).size());
-  for (const std::size_t keep : {1990u, 1500u, 600u}) {
-    Tokens edited(base.begin(), base.begin() + static_cast<std::ptrdiff_t>(keep));
-    edited.insert(edited.end(), {1, 1, 1, 2, 2, 2});
-    Engine* engines[] = {&before, &after};
-    std::vector<float> logits[2];
-    for (const int i : {0, 1}) {
-      const auto slot = engines[i]->submit(edited);
-      EXPECT_GT(engines[i]->cache.counts(slot).cached_tokens,
-                static_cast<std::int64_t>(keep) * 3 / 4 - 64);
-      logits[i].assign(engines[i]->cache.logits(slot).begin(),
-                       engines[i]->cache.logits(slot).end());
-      engines[i]->cache.drop(slot);
+  for (const bool short_pages : {false, true}) {
+    const test::TempFolder folder;
+    Engine before(1 << 20, 4096, 64, FakeModel::spec(short_pages)),
+        after(1 << 20, 4096, 64, FakeModel::spec(short_pages));
+    const Tokens base = text(1, 2000);
+    const std::int32_t a = before.submit(base);
+    before.decode(a, 100);
+    save_session(folder / "s", before.cache, a, kModel, {});
+    const std::int32_t b = *after.cache.open({});
+    load_session(folder / "s", after.cache, b, kModel);
+    EXPECT_EQ(after.cache.marks(b).size(), before.cache.marks(a).size());
+    for (const std::size_t keep : {1990u, 1500u, 600u}) {
+      Tokens edited(base.begin(), base.begin() + static_cast<std::ptrdiff_t>(keep));
+      edited.insert(edited.end(), {1, 1, 1, 2, 2, 2});
+      Engine* engines[] = {&before, &after};
+      std::vector<float> logits[2];
+      for (const int i : {0, 1}) {
+        const auto slot = engines[i]->submit(edited);
+        EXPECT_GT(engines[i]->cache.counts(slot).cached_tokens,
+                  static_cast<std::int64_t>(keep) * 3 / 4 - 64);
+        logits[i].assign(engines[i]->cache.logits(slot).begin(),
+                         engines[i]->cache.logits(slot).end());
+        engines[i]->cache.drop(slot);
+      }
+      EXPECT_EQ(logits[0], logits[1]);
     }
-    EXPECT_EQ(logits[0], logits[1]);
   }
 }
 
@@ -167,6 +197,25 @@ TEST(SessionFile, RefusesWhatIsNotItsOwn) {
   EXPECT_THAT(refusal(folder / "link", other), HasSubstr("link"));
   EXPECT_THAT(refusal(folder / "absent", other), HasSubstr("absent"));
   EXPECT_THAT(refusal(folder.path(), other), HasSubstr("regular"));
+
+  StateSpec other_lists = FakeModel::spec();
+  for (auto& entry : other_lists.entries) {
+    if (entry.kind == StateKind::kList) entry.dtype = DType::kBF16;
+  }
+  Engine bf16_lists(1 << 20, 4096, 64, other_lists),
+      short_pages(1 << 20, 4096, 64, FakeModel::spec(true));
+  const std::int32_t slot = *bf16_lists.cache.open({});
+  try {
+    load_session(path, bf16_lists.cache, slot, kModel);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidRequest);
+    EXPECT_THAT(error.text(), HasSubstr("lists of the session are f32, those of this cache bf16"));
+    EXPECT_THAT(error.text(), HasSubstr("--cache-type f32"));
+  }
+  EXPECT_THAT(refusal(path, short_pages),
+              HasSubstr("pages of the session are f32, those of this cache bf16: another page type "
+                        "(--page-type f32)"));
 
   const std::string whole = test::read_file(path);
   const auto changed = [&](auto change) {

@@ -198,6 +198,7 @@ TEST(Session, RefusesImpossibleOptionsAndPlansThatDoNotFit) {
   EXPECT_EQ(error_of([] { Session s(demo_model(), {.threads = -2}); }).code(), ErrorCode::kUsage);
   EXPECT_EQ(error_of([] { Session s(demo_model(), {.context = 2000000}); }).code(), ErrorCode::kUsage);
   EXPECT_EQ(error_of([] { Session s(demo_model(), {.cache_type = DType::kU8}); }).code(), ErrorCode::kUsage);
+  EXPECT_EQ(error_of([] { Session s(demo_model(), {.page_type = DType::kI8}); }).code(), ErrorCode::kUsage);
 }
 
 TEST(Session, PlanAddsUpAndShrinksWithItsOptions) {
@@ -211,6 +212,8 @@ TEST(Session, PlanAddsUpAndShrinksWithItsOptions) {
   const MemoryPlan small = Session::plan(*demo_model(), {.threads = 1, .context = 4096, .ubatch = 32});
   EXPECT_LT(small.workspace, plan.workspace);
   EXPECT_EQ(Session::plan(*demo_model(), {.context = 64, .cache_type = DType::kF32}).list_per_token, 2 * plan.list_per_token);
+  EXPECT_EQ(Session::plan(*demo_model(), {.context = 64, .cache_type = DType::kI8}).list_per_token, 2 * (256 + 64 + 8));
+  EXPECT_EQ(Session::plan(*demo_model(), {.context = 64, .page_type = DType::kBF16}).pages, plan.pages) << "running pages are F32";
 }
 
 }  // namespace

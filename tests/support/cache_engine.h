@@ -47,8 +47,10 @@ inline StatePoolOptions pool_of(std::int64_t slots, std::int64_t snapshots,
 /// A pool, a cache and the model that runs over them.
 struct Engine {
   explicit Engine(const StatePoolOptions& options, SequenceCacheOptions cache_options = {},
-                  bool rounding = true)
-      : model(rounding), pool(FakeModel::spec(), options), cache(pool, cache_options) {
+                  bool rounding = true, bool short_pages = false)
+      : model(rounding, short_pages),
+        pool(FakeModel::spec(short_pages), options),
+        cache(pool, cache_options) {
     pool.poison_freed(true);
   }
 
@@ -94,8 +96,8 @@ struct Engine {
   SequenceCache cache;
 };
 
-inline Tokens cold_logits(const Tokens& prompt, bool rounding = true) {
-  FakeModel model(rounding);
+inline Tokens cold_logits(const Tokens& prompt, bool rounding = true, bool short_pages = false) {
+  FakeModel model(rounding, short_pages);
   FakeModel::State state;
   model.pass(state, prompt);
   Tokens bits(FakeModel::kVocab);

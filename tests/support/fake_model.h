@@ -21,13 +21,17 @@ class FakeModel {
  public:
   static constexpr std::int64_t kVocab = 13, kWidth = 3, kPage = 24;
 
-  explicit FakeModel(bool rounding) : rounding_(rounding) {}
+  /// `short_pages`: only the upper half of a page's bits stays at multiples of kPageBorder.
+  explicit FakeModel(bool rounding, bool short_pages = false)
+      : rounding_(rounding), short_pages_(short_pages) {}
 
-  static StateSpec spec() {
-    return {.entries = {{StateKind::kPage, 0, "page", DType::kF32, {1, 2, kPage / 2}},
-                        {StateKind::kList, 1, "latent", DType::kF32, {kWidth}},
-                        {StateKind::kConvTail, 2, "conv_q", DType::kF32, {1, 2}},
-                        {StateKind::kList, 3, "latent", DType::kF32, {kWidth}}}};
+  static StateSpec spec(bool short_pages = false) {
+    const DType at_border = short_pages ? DType::kBF16 : DType::kF32;
+    return {
+        .entries = {{StateKind::kPage, 0, "page", DType::kF32, {1, 2, kPage / 2}, {}, at_border},
+                    {StateKind::kList, 1, "latent", DType::kF32, {kWidth}},
+                    {StateKind::kConvTail, 2, "conv_q", DType::kF32, {1, 2}},
+                    {StateKind::kList, 3, "latent", DType::kF32, {kWidth}}}};
   }
 
   /// A sequence's memories outside of any pool: what the pool's must equal.
@@ -57,6 +61,9 @@ class FakeModel {
       state.tail = {state.tail[1], token + 1};
       for (std::uint32_t c = 0; c < 2 * kWidth; ++c)
         state.rows.push_back(mix(state.page[c] + form, token ^ state.tail[0]));
+      if (short_pages_ && (position + 1) % kPageBorder == 0) {
+        for (auto& p : state.page) p &= 0xffff0000u;
+      }
     }
     std::uint32_t all = 1;
     for (const auto p : state.page) all = mix(all, p);
@@ -119,7 +126,7 @@ class FakeModel {
         position % paged.block_tokens());
   }
 
-  bool rounding_;
+  bool rounding_, short_pages_;
 };
 
 }  // namespace palimpsest::test

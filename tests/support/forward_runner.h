@@ -13,9 +13,9 @@ namespace palimpsest::test {
 class ForwardRunner {
  public:
   ForwardRunner(std::shared_ptr<const Model> model, int threads = 1, std::int64_t slots = 4, std::int64_t max_rows = 512,
-                std::int64_t max_length = 1024, DType cache = DType::kF32)
+                std::int64_t max_length = 1024, DType cache = DType::kF32, DType pages = DType::kF32)
       : model_(std::move(model)), ctx(threads),
-        states(state_spec(model_->config(), cache), {.slots = slots, .tokens = slots * max_length, .max_length = max_length}) {
+        states(state_spec(model_->config(), cache, pages), {.slots = slots, .tokens = slots * max_length, .max_length = max_length}) {
     ctx.workspace.reserve(forward_workspace_bytes(*model_, max_rows, std::min(slots, max_rows), max_rows));
   }
 

@@ -58,23 +58,48 @@ HWY_INLINE float softmax_step(float* s, std::int64_t visible, float scale, float
   return carry;
 }
 
+// Columns [first, first + n) of a row of 8-bit codes in F32. Each number is one exact product, so bits do not depend on the target.
+HWY_INLINE void q8_to_f32(const Q8Rows& layout, const std::int8_t* codes, const std::uint16_t* scales, std::int64_t first, std::int64_t n,
+                          float* to) {
+  [[maybe_unused]] const F32Tag d;
+  [[maybe_unused]] const std::int64_t step = lanes();
+  const std::int64_t last = first + n;
+  for (std::int64_t c = first, group = layout.group_of(first); c < last; ++group) {
+    const std::int64_t end = std::min(layout.group_end(group), last);
+    const float scale = bf16_to_float(scales[group]);
+#if HWY_TARGET != HWY_SCALAR
+    const hn::RebindToSigned<F32Tag> d32;
+    const hn::Rebind<std::int8_t, F32Tag> d8;
+    const F32Vec factor = hn::Set(d, scale);
+    for (; c + step <= end; c += step) hn::StoreU(hn::Mul(hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + c))), factor), d, to + c - first);
+#endif
+    for (; c < end; ++c) to[c - first] = static_cast<float>(codes[c]) * scale;
+  }
+}
+
+// Columns [first, first + n) of the row at a position of a sequence's list, in F32: in place where the list is F32, else in `tile`.
+HWY_INLINE const float* list_columns(const PagedList& list, const std::int32_t* table, std::int64_t position, std::int64_t first, std::int64_t n,
+                                     float* tile) {
+  const std::int64_t block_tokens = list.block_tokens(), offset = position % block_tokens, row_elements = list.blocks.size(2);
+  const std::int64_t block = table[position / block_tokens] * block_tokens * row_elements, row = block + offset * row_elements + first;
+  if (list.blocks.dtype == DType::kF32) return list.blocks.as<float>() + row;
+  if (list.blocks.dtype == DType::kBF16) {
+    bf16_to_f32(list.blocks.as<std::uint16_t>() + row, n, tile);
+  } else {
+    const auto* bytes = list.blocks.as<const std::int8_t>() + block;
+    q8_to_f32(list.q8, q8_codes(list.q8, bytes, offset),
+              reinterpret_cast<const std::uint16_t*>(q8_scales(list.q8, bytes, block_tokens, offset)), first, n, tile);
+  }
+  return tile;
+}
+
 // Rows [first, first + count) of a sequence's list in F32: pointers into the list where it is F32, else into `tile`
 // [kLatentKeyBlock, padded(width)].
 HWY_INLINE void list_rows(const PagedList& list, std::int64_t slot, std::int64_t first, std::int64_t count, float* tile,
                           const float** rows) {
-  const std::int64_t block_tokens = list.block_tokens(), width = list.width();
+  const std::int64_t width = list.width();
   const std::int32_t* table = list.table.at<std::int32_t>(slot);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t block = table[(first + i) / block_tokens], offset = (first + i) % block_tokens;
-    const std::int64_t element = (block * block_tokens + offset) * width;
-    if (list.blocks.dtype == DType::kF32) {
-      rows[i] = list.blocks.as<float>() + element;
-    } else {
-      float* row = tile + i * LatentShape::padded(width);
-      bf16_to_f32(list.blocks.as<std::uint16_t>() + element, width, row);
-      rows[i] = row;
-    }
-  }
+  for (std::int64_t i = 0; i < count; ++i) rows[i] = list_columns(list, table, first + i, 0, width, tile + i * LatentShape::padded(width));
 }
 
 }  // namespace HWY_NAMESPACE

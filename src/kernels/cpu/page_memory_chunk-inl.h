@@ -435,6 +435,7 @@ HWY_NOINLINE void chunk_page(const PageMemoryArgs& args, const PageTask& task, S
       chunk_slice<kDecay, kWrite>(args, task, task.first + t, count, padded, s, v, slice);
     }
     t += count;
+    if (rounds_after(args, task.past + t - 1)) round_to_bf16(s.page, slice - s.page);
   }
   slice = s.page;
   for (std::int64_t v = task.v_begin; v < task.v_end; v += kSlice, slice += slice_floats) {

@@ -86,6 +86,28 @@ HWY_INLINE void decay_factors(const PageMemoryArgs& args, std::int64_t row, std:
   }
 }
 
+/// x[i] rounded to BF16, in place: the bits of float_to_bf16. n numbers, with nothing touched
+/// behind them.
+HWY_INLINE void round_to_bf16(float* x, std::int64_t n) {
+  const FloatTag d;
+  const hn::RebindToUnsigned<FloatTag> d32;
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const FloatVec v = hn::LoadU(d, x + i);
+    const auto bits = hn::BitCast(d32, v), upper = hn::Set(d32, 0xffff0000u);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1u));
+    const auto nearest = hn::And(hn::Add(hn::Add(bits, hn::Set(d32, 0x7fffu)), odd), upper);
+    const auto nan = hn::Or(hn::And(bits, upper), hn::Set(d32, 0x00400000u));
+    hn::StoreU(hn::IfThenElse(hn::IsNaN(v), hn::BitCast(d, nan), hn::BitCast(d, nearest)), d,
+               x + i);
+  }
+  for (; i < n; ++i) x[i] = bf16_to_float(float_to_bf16(x[i]));
+}
+
+HWY_INLINE bool rounds_after(const PageMemoryArgs& args, std::int64_t position) {
+  return args.round_every > 0 && (position + 1) % args.round_every == 0;
+}
+
 HWY_INLINE float beta_of(const PageMemoryArgs& args, std::int64_t row, std::int64_t value_head) {
   return args.beta.defined() ? args.beta.as<const float>()[row * args.v.size(1) + value_head]
                              : 1.0f;

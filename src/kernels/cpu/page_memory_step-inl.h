@@ -135,6 +135,8 @@ HWY_NOINLINE void step_page(const PageMemoryArgs& args, const PageTask& task, Sc
       step_four_rows<kDecay, kWrite>(token, width, rows, args.v.as<const float>() + vo + v, count,
                                      args.o.as<float>() + vo + v);
     }
+    if (rounds_after(args, task.past + t))
+      round_to_bf16(task.page + task.v_begin * width, (task.v_end - task.v_begin) * width);
   }
 }
 

@@ -61,17 +61,16 @@ struct SoftmaxTiles {
 
 /// Keys and values [first, first + count) of one head as F32; zeros behind the last.
 HWY_INLINE void load_block(const SoftmaxAttentionArgs& args, const SoftmaxTask& task, std::int64_t first, std::int64_t count, SoftmaxTiles& tiles) {
-  const std::int64_t dk = args.q.size(2), dv = args.o.size(2), block_tokens = args.list.block_tokens(), width = args.list.width();
+  const std::int64_t dk = args.q.size(2), dv = args.o.size(2);
   const std::int32_t* table = args.list.table.at<std::int32_t>(args.rows.slots.as<std::int32_t>()[task.sequence]);
   const std::int64_t key = task.kv_head * dk, value = args.num_kv_heads * dk + task.kv_head * dv;
-  const auto load = [&](std::int64_t element, std::int64_t n, float* to) HWY_ATTR {
-    if (args.list.blocks.dtype == DType::kF32) std::memcpy(to, args.list.blocks.as<float>() + element, static_cast<std::size_t>(n) * sizeof(float));
-    else bf16_to_f32(args.list.blocks.as<std::uint16_t>() + element, n, to);
+  const auto load = [&](std::int64_t position, std::int64_t column, std::int64_t n, float* to) HWY_ATTR {
+    const float* from = list_columns(args.list, table, position, column, n, to);
+    if (from != to) std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
   };
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t row = (table[(first + i) / block_tokens] * block_tokens + (first + i) % block_tokens) * width;
-    load(row + key, dk, tiles.keys + i * dk);
-    load(row + value, dv, tiles.values + i * dv);
+    load(first + i, key, dk, tiles.keys + i * dk);
+    load(first + i, value, dv, tiles.values + i * dv);
   }
   std::fill(tiles.keys + count * dk, tiles.keys + kLatentKeyBlock * dk, 0.0f);
   std::fill(tiles.values + count * dv, tiles.values + kLatentKeyBlock * dv, 0.0f);

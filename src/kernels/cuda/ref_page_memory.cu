@@ -14,10 +14,11 @@ struct PageRow {
     const std::int64_t v = i % values, h = i / values % value_heads, n = i / values / value_heads;
     const std::int64_t slot = ref::load<std::int64_t>(args.rows.slots, n);
     const std::int64_t page_row = slot * args.pages.strides[0] + h * args.pages.strides[1] + v * args.pages.strides[2];
-    const std::int64_t end = ref::load<std::int64_t>(args.rows.cu_seqlens, n + 1);
-    for (std::int64_t row = ref::load<std::int64_t>(args.rows.cu_seqlens, n); row < end; ++row) {
+    const std::int64_t begin = ref::load<std::int64_t>(args.rows.cu_seqlens, n), end = ref::load<std::int64_t>(args.rows.cu_seqlens, n + 1);
+    for (std::int64_t row = begin; row < end; ++row) {
       const T o = ref::page_row_step<T>(args, row, h / (value_heads / args.q.sizes[1]), h, v, page_row);
       ref::store<T>(args.o, (row * value_heads + h) * values + v, o);
+      if (ref::rounds_page_after(args, n, row - begin)) ref::round_page_row<T>(args, page_row);
     }
   }
 };

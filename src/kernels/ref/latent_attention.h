@@ -14,17 +14,17 @@ namespace palimpsest::ref {
 template <class T>
 PALIMPSEST_HOST_DEVICE void latent_key_value(const LatentAttentionArgs& args, std::int64_t n, std::int64_t h,
                                              std::int64_t position, T* k, T* v) {
-  const std::int64_t width = args.list.blocks.sizes[2], r = args.kv_b.cols();
+  const std::int64_t width = args.list.q8.defined() ? args.list.q8.width() : args.list.blocks.sizes[2], r = args.kv_b.cols();
   const std::int64_t p = width - r, dn = args.q.sizes[2] - p, dv = args.o.sizes[2];
-  const std::int64_t row = list_row_offset(args.list, load<std::int64_t>(args.rows.slots, n), position);
+  const std::int64_t slot = load<std::int64_t>(args.rows.slots, n);
   for (std::int64_t d = 0; d < dn + dv; ++d) {
     T sum{};
     for (std::int64_t c = 0; c < r; ++c) {
-      sum += load<T>(args.kv_b, h * (dn + dv) + d, c) * load<T>(args.list.blocks, row + c);
+      sum += load<T>(args.kv_b, h * (dn + dv) + d, c) * list_value<T>(args.list, slot, position, c);
     }
     (d < dn ? k[d] : v[d - dn]) = sum;
   }
-  for (std::int64_t c = 0; c < p; ++c) k[dn + c] = load<T>(args.list.blocks, row + r + c);
+  for (std::int64_t c = 0; c < p; ++c) k[dn + c] = list_value<T>(args.list, slot, position, r + c);
 }
 
 /// o of row `i` of sequence `n`, head `h`, from the head's keys [length, dn + p] and values [length, dv], where length is at

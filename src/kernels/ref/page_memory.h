@@ -37,7 +37,22 @@ PALIMPSEST_HOST_DEVICE T page_row_step(const PageMemoryArgs& a, std::int64_t row
   return out;
 }
 
-/// PageMemoryArgs, token by token; a.form and a.past do not matter.
+/// Whether the pages are rounded after token `i` of sequence `n`.
+PALIMPSEST_HOST_DEVICE inline bool rounds_page_after(const PageMemoryArgs& a, std::int64_t n,
+                                                     std::int64_t i) {
+  return a.round_every > 0 && (load<std::int64_t>(a.past, n) + i + 1) % a.round_every == 0;
+}
+
+/// One row of a page, rounded to BF16.
+template <class T>
+PALIMPSEST_HOST_DEVICE void round_page_row(const PageMemoryArgs& a, std::int64_t page_row) {
+  for (std::int64_t d = 0; d < a.q.sizes[2]; ++d) {
+    const auto value = static_cast<float>(load<T>(a.pages, page_row + d));
+    store<T>(a.pages, page_row + d, static_cast<T>(bf16_to_float(float_to_bf16(value))));
+  }
+}
+
+/// PageMemoryArgs, token by token; a.form does not matter.
 template <class T>
 PALIMPSEST_HOST_DEVICE void page_memory(const PageMemoryArgs& a) {
   const std::int64_t heads = a.q.size(1), value_heads = a.v.size(1), values = a.v.size(2);
@@ -52,6 +67,7 @@ PALIMPSEST_HOST_DEVICE void page_memory(const PageMemoryArgs& a) {
               slot * a.pages.stride(0) + h * a.pages.stride(1) + v * a.pages.stride(2);
           const T o = page_row_step<T>(a, row, h / (value_heads / heads), h, v, page_row);
           store<T>(a.o, (row * value_heads + h) * values + v, o);
+          if (rounds_page_after(a, n, row - cu[n])) round_page_row<T>(a, page_row);
         }
       }
     }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/op_args.h"
+#include "kernels/ref/latent_append.h"
 #include "kernels/ref/load.h"
 
 namespace palimpsest::ref {
@@ -13,12 +14,9 @@ template <class T>
 PALIMPSEST_HOST_DEVICE void softmax_attention(const SoftmaxAttentionArgs& a) {
   const std::int64_t heads = a.q.size(1), dk = a.q.size(2), dv = a.o.size(2), kv_heads = a.num_kv_heads;
   const std::int64_t* cu = a.rows.cu_seqlens.as<std::int64_t>();
-  const std::int64_t block_tokens = a.list.block_tokens(), width = a.list.width();
   for (std::int64_t n = 0; n < a.rows.slots.size(0); ++n) {
-    const std::int32_t* table = a.list.table.at<std::int32_t>(a.rows.slots.as<std::int32_t>()[n]);
-    const auto entry = [&](std::int64_t position, std::int64_t column) {
-      return load<T>(a.list.blocks, (table[position / block_tokens] * block_tokens + position % block_tokens) * width + column);
-    };
+    const std::int64_t slot = a.rows.slots.as<std::int32_t>()[n];
+    const auto entry = [&](std::int64_t position, std::int64_t column) { return list_value<T>(a.list, slot, position, column); };
     for (std::int64_t t = cu[n]; t < cu[n + 1]; ++t) {
       const std::int64_t visible = a.past.as<std::int64_t>()[n] + t - cu[n] + 1;
       for (std::int64_t h = 0; h < heads; ++h) {

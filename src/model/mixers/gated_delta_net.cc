@@ -18,7 +18,7 @@ void gated_delta_net(MixerContext& mix, const PageMixerConfig& config, float nor
   // S <- exp(g) S;  S <- S + beta (v - S k) k^T;  o = S q
   ops::page_memory(ctx, {.q = in.q, .k = in.k, .v = in.v, .g = g.reshape({T, HV}), .beta = write_strength(ctx, w.b_proj, config.beta_scale, x),
                          .pages = mix.states.pages(layer), .rows = mix.rows, .past = mix.past, .o = o, .decay = PageDecay::kHead,
-                         .write = PageWrite::kDelta});
+                         .write = PageWrite::kDelta, .round_every = mix.states.page_rounding()});
   page_output(ctx, config, norm_eps, w, x, o, y);
 }
 

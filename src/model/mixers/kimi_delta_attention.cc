@@ -37,7 +37,7 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
 
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, HV, V});
   ops::page_memory(ctx, {.q = q, .k = k, .v = v, .g = g, .beta = beta, .pages = mix.states.pages(layer), .rows = mix.rows,
-                         .past = mix.past, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta});
+                         .past = mix.past, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta, .round_every = mix.states.page_rounding()});
 
   const Tensor gate = config.output_gate == KdaOutputGate::kFullRank
                           ? project(ctx, x, w.g_proj)
