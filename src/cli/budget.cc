@@ -80,6 +80,10 @@ void keep_to_budget(Options& options) {
                       .process = outlined.process + input_bytes(options)};
   request.session.context =
       wanted_context(options, outlined.model->config().max_position_embeddings);
+  if (options.compare) {  // a second session over the same weights
+    const MemoryPlan usual = Session::plan(*outlined.model, with_default_types(request.session));
+    request.process += usual.total() - usual.weights;
+  }
   request.context_is_free = options.command == Command::kRun || options.command == Command::kEval;
   const ModelPlan plan = plan_model(*outlined.model, request);
   require_budget(*outlined.model, request, plan);

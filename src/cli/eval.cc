@@ -7,53 +7,101 @@
 #include "cli/commands.h"
 #include "cli/evaluate.h"
 #include "cli/io.h"
+#include "cli/setup.h"
+#include "model/state_spec.h"
 #include "report/numbers.h"
 #include "report/table.h"
 
 namespace palimpsest::cli {
 namespace {
 
-nlohmann::ordered_json json_of(const Evaluation& result, const std::string& activations) {
-  return {{"activations", activations},
-          {"tokens", result.tokens},
-          {"window", result.window},
-          {"windows", result.windows},
-          {"scored", result.scored},
-          {"nll_sum", result.nll_sum},
-          {"nll_mean", result.nats_per_token()},
-          {"perplexity", result.perplexity()},
-          {"bits_per_byte", result.bits_per_byte()},
-          {"bytes_covered", result.bytes},
-          {"seconds", result.seconds}};
+std::string types_of(const SessionOptions& session) {
+  return fmt::format("{} lists, {} pages", list_type_name(session.cache_type),
+                     list_type_name(session.page_type));
+}
+
+nlohmann::ordered_json to_json(const Evaluation& result, const SessionOptions& session,
+                               const std::string& activations) {
+  nlohmann::ordered_json out = {{"activations", activations},
+                                {"tokens", result.tokens},
+                                {"window", result.window},
+                                {"windows", result.windows},
+                                {"scored", result.scored},
+                                {"nll_sum", result.nll_sum},
+                                {"nll_mean", result.nats_per_token()},
+                                {"perplexity", result.perplexity()},
+                                {"bits_per_byte", result.bits_per_byte()},
+                                {"bytes_covered", result.bytes},
+                                {"cache_type", list_type_name(session.cache_type)},
+                                {"page_type", list_type_name(session.page_type)},
+                                {"seconds", result.seconds}};
+  if (!result.drift) return out;
+  const Drift& drift = *result.drift;
+  const auto scored = static_cast<double>(result.scored);
+  const SessionOptions usual = with_default_types(session);
+  out["compare"] = {{"cache_type", list_type_name(usual.cache_type)},
+                    {"page_type", list_type_name(usual.page_type)},
+                    {"nll_sum", drift.nll_sum},
+                    {"nll_mean", drift.nll_sum / scored},
+                    {"nll_difference", (result.nll_sum - drift.nll_sum) / scored},
+                    {"kl_mean", drift.kl_sum / scored},
+                    {"kl_largest", drift.kl_largest},
+                    {"logit_difference_largest", drift.largest_logit_difference},
+                    {"same_top", drift.same_top}};
+  return out;
+}
+
+std::string drift_text(const Evaluation& result, const SessionOptions& session) {
+  const Drift& drift = *result.drift;
+  const auto scored = static_cast<double>(result.scored);
+  return fmt::format(
+      "\n{} against {}\n"
+      "nats per token  {:+.6f} (from {:.4f})\n"
+      "KL              mean {:.3g}, largest {:.3g} nats\n"
+      "logits          differ by at most {:.3g}\n"
+      "likeliest token the same for {:.2f}%\n",
+      types_of(session), types_of(with_default_types(session)),
+      (result.nll_sum - drift.nll_sum) / scored, drift.nll_sum / scored, drift.kl_sum / scored,
+      drift.kl_largest, drift.largest_logit_difference,
+      100 * static_cast<double>(drift.same_top) / scored);
 }
 
 void print_result(const Evaluation& result, const Options& options) {
+  const SessionOptions session = session_options(options);
   if (options.json) {
-    print(json_of(result, options.activations).dump(1) + "\n");
+    print(to_json(result, session, options.activations).dump(1) + "\n");
     return;
   }
   print(fmt::format("nats per token  {:.4f}\nperplexity      {:.3f}\nbits per byte   {:.4f}\n",
                     result.nats_per_token(), result.perplexity(), result.bits_per_byte()));
+  if (result.drift) print(drift_text(result, session));
 }
 
 /// The text scored with every form of activations, side by side; ratios are to F32.
-void print_all(const std::array<std::pair<const char*, Evaluation>, 3>& results, bool json) {
+void print_all(const std::array<std::pair<const char*, Evaluation>, 3>& results,
+               const Options& options) {
   const Evaluation& f32 = results[0].second;
-  if (json) {
+  if (options.json) {
+    const SessionOptions session = session_options(options);
     nlohmann::ordered_json out;
     for (const auto& [name, result] : results) {
-      out[name] = json_of(result, name);
+      out[name] = to_json(result, session, name);
       out[name]["perplexity_ratio"] = result.perplexity() / f32.perplexity();
     }
     print(out.dump(1) + "\n");
     return;
   }
   using report::Align;
-  report::Table table({{"activations"}, {"nats per token", Align::kRight}, {"perplexity", Align::kRight}, {"bits per byte", Align::kRight},
+  report::Table table({{"activations"},
+                       {"nats per token", Align::kRight},
+                       {"perplexity", Align::kRight},
+                       {"bits per byte", Align::kRight},
                        {"ratio of perplexities", Align::kRight}});
   for (const auto& [name, result] : results) {
-    table.add_row({name, fmt::format("{:.5f}", result.nats_per_token()), fmt::format("{:.4f}", result.perplexity()),
-                   fmt::format("{:.5f}", result.bits_per_byte()), fmt::format("{:.6f}", result.perplexity() / f32.perplexity())});
+    table.add_row({name, fmt::format("{:.5f}", result.nats_per_token()),
+                   fmt::format("{:.4f}", result.perplexity()),
+                   fmt::format("{:.5f}", result.bits_per_byte()),
+                   fmt::format("{:.6f}", result.perplexity() / f32.perplexity())});
   }
   print(table.to_string());
 }
@@ -64,13 +112,16 @@ int eval(const Options& options) {
   const std::string text = text_argument(options, "text");
   Evaluation result;
   if (options.activations == "all") {
-    std::array<std::pair<const char*, Evaluation>, 3> results = {{{"f32", {}}, {"q16", {}}, {"q8", {}}}};
+    if (options.compare)
+      throw Error(ErrorCode::kUsage, "--compare: goes with one form of --activations, not all");
+    std::array<std::pair<const char*, Evaluation>, 3> results = {
+        {{"f32", {}}, {"q16", {}}, {"q8", {}}}};
     for (auto& [name, of] : results) {
       Options with = options;
       with.activations = name;
       of = evaluate(with, options.model, text);
     }
-    print_all(results, options.json);
+    print_all(results, options);
     result = results[0].second;
   } else {
     result = evaluate(options, options.model, text);

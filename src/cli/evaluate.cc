@@ -14,28 +14,70 @@ namespace {
 
 constexpr std::int64_t kDefaultWindow = 4096;
 
-/// -log softmax(logits)[target], in double precision.
-double negative_log_likelihood(const float* logits, std::int64_t vocab, std::int32_t target) {
-  const double largest = *std::max_element(logits, logits + vocab);
+/// log sum exp, in double precision.
+double log_sum(std::span<const float> logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (std::int64_t i = 0; i < vocab; ++i) sum += std::exp(logits[i] - largest);
-  return largest + std::log(sum) - logits[target];
+  for (const float x : logits) sum += std::exp(x - largest);
+  return largest + std::log(sum);
 }
 
-/// Runs one window from an empty state and scores all its ids but the first.
-void score_window(Session& session, std::span<const std::int32_t> ids, const Interruptible& interrupt,
-                  Evaluation& result) {
-  const std::int64_t vocab = session.model().config().vocab_size;
+/// Adds what one row of logits says against the row with the default types.
+void add_drift(std::span<const float> chosen, std::span<const float> usual, std::size_t target,
+               Drift& drift) {
+  const double chosen_sum = log_sum(chosen), usual_sum = log_sum(usual);
+  double kl = 0;
+  for (std::size_t i = 0; i < usual.size(); ++i) {
+    const double log_p = usual[i] - usual_sum, log_q = chosen[i] - chosen_sum;
+    kl += std::exp(log_p) * (log_p - log_q);
+    drift.largest_logit_difference =
+        std::max(drift.largest_logit_difference, std::abs(static_cast<double>(usual[i]) - chosen[i]));
+  }
+  kl = std::max(kl, 0.0);  // what rounding leaves of equal rows
+  drift.nll_sum += usual_sum - usual[target];
+  drift.kl_sum += kl;
+  drift.kl_largest = std::max(drift.kl_largest, kl);
+  const auto top = [](std::span<const float> row) {
+    return std::max_element(row.begin(), row.end()) - row.begin();
+  };
+  drift.same_top += top(chosen) == top(usual);
+}
+
+/// Runs one window from an empty state and scores all its ids but the first; against `usual`, a
+/// session with the default types, where there is one.
+void score_window(Session& session, Session* usual, std::span<const std::int32_t> ids,
+                  const Interruptible& interrupt, Evaluation& result) {
+  const auto vocab = static_cast<std::size_t>(session.model().config().vocab_size);
   session.reset();
+  if (usual) usual->reset();
   session.score(ids, [&](std::int64_t first, std::int64_t rows, const float* logits) {
     if (interrupt.cancelled()) throw Error(ErrorCode::kCancelled, "interrupted");
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const auto next = static_cast<std::size_t>(first + r + 1);
-      if (next == ids.size()) break;
-      result.nll_sum += negative_log_likelihood(logits + r * vocab, vocab, ids[next]);
-      ++result.scored;
-    }
+    const auto begin = static_cast<std::size_t>(first);
+    const std::size_t scored = std::min(static_cast<std::size_t>(rows), ids.size() - 1 - begin);
+    const auto row = [&](const float* all, std::size_t r) { return std::span(all + r * vocab, vocab); };
+    const auto target = [&](std::size_t r) { return static_cast<std::size_t>(ids[begin + r + 1]); };
+    for (std::size_t r = 0; r < scored; ++r)
+      result.nll_sum += log_sum(row(logits, r)) - row(logits, r)[target(r)];
+    result.scored += static_cast<std::int64_t>(scored);
+    if (!usual) return;
+    // The same passes, so that nothing but the types differs.
+    usual->score(ids.subspan(begin, static_cast<std::size_t>(rows)),
+                 [&](std::int64_t offset, std::int64_t count, const float* other) {
+                   for (std::int64_t i = 0; i < count; ++i) {
+                     const auto r = static_cast<std::size_t>(offset + i);
+                     if (r >= scored) return;
+                     add_drift(row(logits, r), row(other, static_cast<std::size_t>(i)), target(r),
+                               *result.drift);
+                   }
+                 });
   });
+}
+
+void require_other_types(const SessionOptions& session) {
+  const SessionOptions usual = with_default_types(session);
+  if (session.cache_type != usual.cache_type || session.page_type != usual.page_type) return;
+  throw Error(ErrorCode::kUsage,
+              "--compare: these are the default types; give --cache-type or --page-type");
 }
 
 }  // namespace
@@ -77,6 +119,12 @@ Evaluation evaluate(const Options& options, const std::string& tokenizer_of, std
   SessionOptions session_choice = session_options(options);
   session_choice.context = result.window;
   Session session(model, session_choice);
+  std::optional<Session> usual;
+  if (options.compare) {
+    require_other_types(session_choice);
+    usual.emplace(model, with_default_types(session_choice));
+    result.drift.emplace();
+  }
   Interruptible interrupt;
   report::ProgressBar bar({.title = "scoring"}, stderr, report::inspect_terminal(stderr));
   const auto start = std::chrono::steady_clock::now();
@@ -86,7 +134,7 @@ Evaluation evaluate(const Options& options, const std::string& tokenizer_of, std
     window.clear();
     if (options.bos) window.push_back(*tokenizer.bos());
     window.insert(window.end(), ids.begin() + begin, ids.begin() + end);
-    score_window(session, window, interrupt, result);
+    score_window(session, usual ? &*usual : nullptr, window, interrupt, result);
     bar.update(end, result.tokens);
   }
   bar.finish();

@@ -253,6 +253,11 @@ const std::vector<Flag> kFlags = {
      .default_text = "bf16",
      .choices = {"bf16", "f32", "q8"},
      .commands = kCached},
+    {.names = {"--compare"},
+     .target = &Options::compare,
+     .help = "with --cache-type or --page-type, run the default types beside them and print how far "
+             "the predictions are apart",
+     .commands = {kEval}},
     {.names = {"--page-type"},
      .value = "TYPE",
      .target = &Options::page_type,

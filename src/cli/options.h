@@ -40,7 +40,8 @@ struct Options {
   std::optional<std::string> reasoning_effort;
 
   bool raw = false, ignore_eos = false, show_thinking = false, print_ids = false, json = false;
-  bool hidden = false, bos = false, control = false, render_ids = false, verbose = false, dry_run = false, force = false, quick = false;
+  bool hidden = false, bos = false, control = false, render_ids = false, verbose = false, dry_run = false, force = false, quick = false,
+       compare = false;
 };
 
 }  // namespace palimpsest::cli

@@ -72,6 +72,12 @@ SessionOptions session_options(const Options& options) {
   return session;
 }
 
+SessionOptions with_default_types(SessionOptions session) {
+  session.cache_type = SessionOptions{}.cache_type;
+  session.page_type = SessionOptions{}.page_type;
+  return session;
+}
+
 std::int64_t default_cache_bytes(const Model& model, const SessionOptions& options) {
   constexpr std::int64_t kSnapshots = 32, kBlock = 64;
   const MemoryPlan plan = Session::plan(model, options);

@@ -25,6 +25,8 @@ std::filesystem::path model_folder(const std::string& path);
 std::shared_ptr<const Model> load_model(const Options& options);
 
 SessionOptions session_options(const Options& options);
+/// The same session with the types of lists and pages that it has without flags.
+SessionOptions with_default_types(SessionOptions session);
 
 /// Bytes for snapshots where --cache-ram does not say: room for 32 (more serve edits further back
 /// than people make), within an eighth of the memory that is available, and within half of what the

@@ -462,6 +462,51 @@ TEST(Eval, ReproducesTheRecordedWindow) {
   EXPECT_NEAR(json::parse(result.out)["nll_sum"].get<double>(), recorded, 1e-3 * recorded);
 }
 
+TEST(Eval, ComparesWithTheDefaultTypes) {
+  const std::string filler = test::project_path("models/demo/filler.txt").string();
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"eval", "-f",    filler, "--tokens",
+                                          "700",  "--ctx", "400",  "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const ChildResult result = palimpsest(on_demo(arguments));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out);
+  };
+  const json usual = run({});
+  EXPECT_FALSE(usual.contains("compare"));
+  for (const std::vector<std::string>& types :
+       std::vector<std::vector<std::string>>{{"--cache-type", "q8"},
+                                             {"--page-type", "bf16"},
+                                             {"--cache-type", "f32"},
+                                             {"--cache-type", "q8", "--page-type", "bf16"}}) {
+    std::vector<std::string> arguments = types;
+    arguments.push_back("--compare");
+    const json both = run(arguments), alone = run(types);
+    const json& drift = both["compare"];
+    EXPECT_EQ(both["nll_sum"], alone["nll_sum"]) << "the comparison changes nothing";
+    EXPECT_EQ(drift["nll_sum"], usual["nll_sum"]);
+    EXPECT_EQ(drift["cache_type"], "bf16");
+    EXPECT_EQ(drift["page_type"], "f32");
+    EXPECT_NEAR(drift["nll_difference"].get<double>(),
+                (both["nll_sum"].get<double>() - usual["nll_sum"].get<double>()) / 698, 1e-12);
+    EXPECT_GT(drift["kl_mean"], 0.0);
+    EXPECT_GE(drift["kl_largest"], drift["kl_mean"]);
+    EXPECT_GT(drift["logit_difference_largest"], 0.0);
+    EXPECT_LE(drift["same_top"], both["scored"]);
+    // Rounding moves predictions a little, not more: a tenth of a percent of the entropy.
+    EXPECT_LT(drift["kl_mean"].get<double>(), 1e-3 * usual["nll_mean"].get<double>());
+  }
+  const ChildResult text = palimpsest(
+      on_demo({"eval", "-f", filler, "--tokens", "100", "--cache-type", "q8", "--compare"}));
+  EXPECT_THAT(text.out,
+              testing::AllOf(HasSubstr("q8 lists, f32 pages against bf16 lists, f32 pages"),
+                             HasSubstr("KL"), HasSubstr("likeliest token")));
+  const ChildResult same =
+      palimpsest(on_demo({"eval", "-f", filler, "--tokens", "100", "--compare"}));
+  EXPECT_EQ(same.exit_code, 2);
+  EXPECT_THAT(same.err, HasSubstr("give --cache-type or --page-type"));
+}
+
 TEST(Recall, ReportsWhatTheModelAnswered) {
   TemporaryFile filler(
       "filler",
