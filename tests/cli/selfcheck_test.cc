@@ -61,7 +61,13 @@ TEST(SelfcheckCommand, SaysWhatItCannotDo) {
   };
   refused({"--prompt-tokens", "5"}, 2, "--prompt-tokens");
   refused({"--cache-type", "q3"}, 2, "--cache-type");
-  refused({"--prompt-tokens", "1000000"}, 1, "bytes");
+
+  const ChildResult small = test::run_child(
+      PALIMPSEST_BINARY,
+      {"selfcheck", "-m", test::project_path("tests/golden/fla_options/gated_plain").string(),
+       "--prompt-tokens", "250"});
+  EXPECT_EQ(small.exit_code, 1);
+  EXPECT_THAT(small.err, AllOf(HasSubstr("250 tokens"), HasSubstr("256 positions")));
 }
 
 }  // namespace
