@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -72,12 +73,18 @@ void write_a_log(const Item& item, std::int64_t heads, Random& random, Safetenso
   writer.append(std::as_bytes(std::span(values)));
 }
 
-void write_item(const Item& item, const ModelConfig& config, Random& random, SafetensorsWriter& writer) {
+std::uint64_t bytes_of(const Item& item) {
+  std::uint64_t bytes = static_cast<std::uint64_t>(dtype_size(item.dtype));
+  for (const std::int64_t n : item.shape) bytes *= static_cast<std::uint64_t>(n);
+  return bytes;
+}
+
+/// `on_block(bytes)` after each block.
+void write_item(const Item& item, const ModelConfig& config, Random& random, SafetensorsWriter& writer, const std::function<void(std::uint64_t)>& on_block) {
   if (item.name.ends_with("A_log") && item.dtype == DType::kF32) {
     return write_a_log(item, config.kda.num_heads, random, writer);
   }
-  std::uint64_t left = static_cast<std::uint64_t>(dtype_size(item.dtype));
-  for (const std::int64_t n : item.shape) left *= static_cast<std::uint64_t>(n);
+  std::uint64_t left = bytes_of(item);
   std::vector<std::uint64_t> block(1 << 15);
   while (left > 0) {
     block.resize(std::min<std::uint64_t>(block.size(), (left + 7) / 8));
@@ -86,6 +93,7 @@ void write_item(const Item& item, const ModelConfig& config, Random& random, Saf
     const auto count = std::min<std::uint64_t>(left, bytes.size());
     writer.append(bytes.first(static_cast<std::size_t>(count)));
     left -= count;
+    on_block(count);
   }
 }
 
@@ -128,6 +136,13 @@ void write_checkpoint(const std::filesystem::path& folder, std::string_view conf
   std::vector<Item> items = checkpoint_items(config, options.mxfp4_experts);
   if (options.edit) options.edit(items);
 
+  std::uint64_t total = 0, done = 0;
+  for (const Item& item : items) total += bytes_of(item);
+  const auto on_block = [&](std::uint64_t bytes) {
+    done += bytes;
+    if (options.on_progress) options.on_progress(static_cast<std::int64_t>(done), static_cast<std::int64_t>(total));
+  };
+
   std::string index = R"({"metadata": {}, "weight_map": {)";
   const auto shards = static_cast<std::size_t>(options.shards);
   for (std::size_t shard = 0; shard < shards; ++shard) {
@@ -137,7 +152,7 @@ void write_checkpoint(const std::filesystem::path& folder, std::string_view conf
     SafetensorsWriter writer(folder / name, part);
     Random random(options.seed + 0x1000003 * shard);
     for (std::size_t i = begin; i < end; ++i) {
-      write_item(items[i], config, random, writer);
+      write_item(items[i], config, random, writer, on_block);
       index += fmt::format("{}{}: \"{}\"", i == 0 ? "" : ",\n", nlohmann::json(items[i].name).dump(), name);
     }
     writer.commit();
@@ -145,8 +160,57 @@ void write_checkpoint(const std::filesystem::path& folder, std::string_view conf
   if (shards > 1) write_text(folder / "model.safetensors.index.json", index + "}}\n");
 }
 
+namespace {
+
+std::string llama_config_json(const Shape& s) {
+  return nlohmann::ordered_json{{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", s.vocab_size},
+                                {"hidden_size", s.hidden_size}, {"intermediate_size", s.intermediate_size}, {"num_hidden_layers", s.num_layers},
+                                {"num_attention_heads", s.num_heads}, {"num_key_value_heads", s.num_kv_heads}, {"head_dim", s.head_dim},
+                                {"hidden_act", "silu"}, {"rms_norm_eps", 1e-5}, {"rope_theta", 100000.0}, {"max_position_embeddings", 131072},
+                                {"tie_word_embeddings", true}, {"bos_token_id", 1}, {"eos_token_id", 2}}
+      .dump(1);
+}
+
+}  // namespace
+
+const Shape* published_shape(std::string_view name) {
+  static const std::map<std::string_view, Shape> kShapes = {
+      {"kimi-linear", {.family = Family::kKimiLinear, .num_layers = 27, .hidden_size = 2304, .num_heads = 32, .head_dim = 128, .kv_lora_rank = 512, .intermediate_size = 9216,
+                       .num_experts = 256, .experts_per_token = 8, .expert_intermediate_size = 1024, .vocab_size = 163840}},
+      {"llama", {.family = Family::kLlama, .num_layers = 16, .hidden_size = 2048, .num_heads = 32, .num_kv_heads = 8, .head_dim = 64, .intermediate_size = 8192,
+                 .vocab_size = 128256}},
+      {"smollm2", {.family = Family::kLlama, .num_layers = 30, .hidden_size = 576, .num_heads = 9, .num_kv_heads = 3, .head_dim = 64, .intermediate_size = 1536,
+                   .vocab_size = 49152}}};
+  const auto found = kShapes.find(name);
+  return found == kShapes.end() ? nullptr : &found->second;
+}
+
+std::string cut_to_layers(std::string_view config_json, std::int64_t layers) {
+  const ModelConfig whole = parse_model_config(config_json);
+  if (layers < 1 || layers > whole.num_layers()) throw make_error(ErrorCode::kUsage, "cannot cut {} layers to {}", whole.num_layers(), layers);
+  auto root = nlohmann::ordered_json::parse(config_json);
+  auto& text = root.contains("text_config") ? root["text_config"] : root;
+  for (const char* count : {"num_hidden_layers", "n_layer"}) {
+    if (text.contains(count)) text[count] = layers;
+  }
+  if (text.contains("layer_types")) text["layer_types"].erase(text["layer_types"].begin() + layers, text["layer_types"].end());
+  if (text.contains("linear_attn_config")) {
+    for (const char* list : {"full_attn_layers", "kda_layers"}) {  // numbered from 1
+      auto kept = nlohmann::ordered_json::array();
+      for (const auto& layer : text["linear_attn_config"][list]) {
+        if (layer <= layers) kept.push_back(layer);
+      }
+      text["linear_attn_config"][list] = kept;
+    }
+  }
+  return root.dump(1);
+}
+
 std::string config_json(const Shape& s) {
   using nlohmann::ordered_json;
+  if (s.family == Family::kLlama) return llama_config_json(s);
+  if (s.family != Family::kKimiK3 && s.family != Family::kKimiLinear)
+    throw make_error(ErrorCode::kUsage, "no config.json is made up for the family {}; give one", family_name(s.family));
   ordered_json linear = {{"num_heads", s.num_heads}, {"head_dim", s.head_dim}, {"short_conv_kernel_size", 4}};
   ordered_json full = ordered_json::array(), kda = ordered_json::array();
   for (std::int64_t l = 1; l <= s.num_layers; ++l) (l % 4 == 0 || l == s.num_layers ? full : kda).push_back(l);
