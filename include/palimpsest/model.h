@@ -19,6 +19,10 @@ struct LoadOptions {
   std::function<void(std::int64_t done, std::int64_t total)> on_progress;
   /// Read the whole mapping once, so that the first prompt does not wait for the disk.
   bool prefetch = false;
+  /// Copy the files into memory of this process, in huge pages where the system grants them, instead of mapping them.
+  bool copy = false;
+  /// Keep the weights from ever leaving memory.
+  bool lock = false;
 };
 
 /// What is known of a model's weights: the files themselves, the index of files that are not (all) there, or config.json alone.
@@ -44,6 +48,8 @@ class Model {
   const std::filesystem::path& path() const;
   /// Bytes of the mapped tensor data.
   std::int64_t file_bytes() const;
+  /// Bytes of the files that this process holds and that the system does not count as available: all after LoadOptions::copy or lock, else 0.
+  std::int64_t held_bytes() const;
   /// Bytes of weights that had to be copied because they are computed with in another form than they are stored in.
   std::int64_t owned_bytes() const;
   /// Bytes of the F32 copies of vectors.

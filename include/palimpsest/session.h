@@ -21,6 +21,7 @@ inline constexpr std::int64_t kSavedSnapshotBytes = std::int64_t{1} << 30;
 
 struct SessionOptions {
   int threads = 0;            ///< 0: one a physical core
+  bool pin_threads = false;   ///< bind each thread but the caller's to a core of its own; see base/cpu_cores.h. Untested with several memory nodes
   std::int64_t context = 0;   ///< most tokens of the sequence; 0: what the model was made for, cut to what fits into memory
   std::int64_t ubatch = 512;  ///< rows of one forward pass: bounds activation memory
   /// What the rows of lists are rounded to before their first use: kBF16, kF32, or kI8 for 8-bit codes with scales (kernels/q8_rows.h), which

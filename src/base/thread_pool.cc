@@ -1,14 +1,10 @@
 #include "base/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <set>
-#include <string>
 
 #include "base/check.h"
+#include "base/cpu_cores.h"
 
 namespace palimpsest::base {
 namespace {
@@ -121,23 +117,6 @@ void ThreadPool::worker(int share) {
   }
 }
 
-int ThreadPool::default_size() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  }
-  std::set<std::string> cores;  // sibling lists: one entry a physical core
-  int count = 0;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &allowed)) continue;
-    ++count;
-    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
-    std::string siblings;
-    if (std::getline(file, siblings)) cores.insert(siblings);
-    else cores.insert("cpu" + std::to_string(cpu));
-  }
-  return std::max(1, std::min(count, static_cast<int>(cores.size())));
-}
+int ThreadPool::default_size() { return static_cast<int>(physical_cores().size()); }
 
 }  // namespace palimpsest::base

@@ -17,5 +17,6 @@ int lineage(const Options& options);
 int convert(const Options& options);
 int plan(const Options& options);
 int selfcheck(const Options& options);
+int bench(const Options& options);
 
 }  // namespace palimpsest::cli

@@ -13,13 +13,13 @@ namespace {
 
 using enum Command;
 const std::vector<Command> kWithModel = {kRun,  kRecall,   kInspect, kLogits,
-                                         kEval, kTokenize, kRender,  kConvert, kPlan, kSelfcheck};
+                                         kEval, kTokenize, kRender,  kConvert, kPlan, kSelfcheck, kBench};
 const std::vector<Command> kAll = {kRun,      kRecall, kInspect, kLogits,  kEval,
-                                   kTokenize, kRender, kPull,    kLineage, kConvert, kPlan, kSelfcheck};
+                                   kTokenize, kRender, kPull,    kLineage, kConvert, kPlan, kSelfcheck, kBench};
 const std::vector<Command> kThreaded = {kRun, kRecall, kLogits, kEval, kConvert, kPlan, kSelfcheck};
 const std::vector<Command> kPlanned = {kRun, kRecall, kLogits, kEval,
                                        kPlan};  // those that run the model, and plan
-const std::vector<Command> kCached = {kRun, kRecall, kLogits, kEval, kPlan, kSelfcheck};
+const std::vector<Command> kCached = {kRun, kRecall, kLogits, kEval, kPlan, kSelfcheck, kBench};
 const std::vector<Command> kSampling = {kRun};
 constexpr double kInt32Max = 2147483647;
 
@@ -272,7 +272,7 @@ const std::vector<Flag> kFlags = {
      .help = "how quantised weights are multiplied: with activations rounded to 16 or 8 bits in blocks of 32, or as they are: q16, q8 or f32",
      .default_text = "q16",
      .choices = {"q16", "q8", "f32"},
-     .commands = {kRun, kRecall, kLogits, kConvert, kSelfcheck}},
+     .commands = {kRun, kRecall, kLogits, kConvert, kSelfcheck, kBench}},
     {.names = {"--activations"},
      .value = "TYPE",
      .target = &Options::activations,
@@ -281,6 +281,66 @@ const std::vector<Flag> kFlags = {
      .default_text = "q16",
      .choices = {"q16", "q8", "f32", "all"},
      .commands = {kEval}},
+
+    {.names = {"--pin"},
+     .target = &Options::pin,
+     .help = "bind threads to cores (not tried on machines with several memory nodes)",
+     .commands = {kRun, kRecall, kLogits, kEval, kBench}},
+    {.names = {"--mlock"},
+     .target = &Options::mlock,
+     .help = "keep the weights from ever leaving memory",
+     .commands = {kRun, kRecall, kLogits, kEval, kBench}},
+    {.names = {"--no-mmap"},
+     .target = &Options::no_mmap,
+     .help = "copy the weights into memory, in huge pages where the system grants them, instead of mapping the files",
+     .commands = {kRun, kRecall, kLogits, kEval, kBench}},
+
+    {.names = {"-p", "--n-prompt"},
+     .value = "LIST",
+     .target = &Options::bench_prompt,
+     .help = "lengths of prompts to read: 512,4096; 0: none",
+     .default_text = "512",
+     .commands = {kBench}},
+    {.names = {"-n", "--n-gen"},
+     .value = "LIST",
+     .target = &Options::bench_predict,
+     .help = "numbers of tokens to write, one by one; 0: none",
+     .default_text = "128",
+     .commands = {kBench}},
+    {.names = {"-t", "--threads"},
+     .value = "LIST",
+     .target = &Options::bench_threads,
+     .help = "numbers of threads: 1,2,4; 0: one a core",
+     .default_text = "0",
+     .commands = {kBench}},
+    {.names = {"-ub", "--ubatch-size", "--chunk"},
+     .value = "LIST",
+     .target = &Options::bench_ubatch,
+     .help = "prompt tokens of one pass",
+     .default_text = "512",
+     .commands = {kBench}},
+    {.names = {"-np", "--parallel"},
+     .value = "LIST",
+     .target = &Options::bench_sequences,
+     .help = "sequences that are written at once; rates count the tokens of all",
+     .default_text = "1",
+     .commands = {kBench}},
+    {.names = {"-r", "--repetitions"},
+     .value = "N",
+     .target = &Options::repetitions,
+     .help = "repetitions of each row, after one that is not counted",
+     .default_text = "5",
+     .min = 1,
+     .max = 1000,
+     .commands = {kBench}},
+    {.names = {"--sweep"},
+     .target = &Options::sweep,
+     .help = "vary threads, tokens of a pass and sequences in turn, where no list is given",
+     .commands = {kBench}},
+    {.names = {"--profile"},
+     .target = &Options::profile,
+     .help = "also say which ops take the time, from one repetition more",
+     .commands = {kBench}},
 
     {.names = {"--budget"},
      .value = "SIZE",
@@ -365,7 +425,7 @@ const std::vector<Flag> kFlags = {
      .value = "FILE",
      .target = &Options::svg,
      .help = "also draw the figures into FILE",
-     .commands = {kLineage, kPlan}},
+     .commands = {kLineage, kPlan, kBench}},
     {.names = {"--include"},
      .value = "GLOB",
      .target = &Options::include,
@@ -405,7 +465,7 @@ const std::vector<Flag> kFlags = {
     {.names = {"--json"},
      .target = &Options::json,
      .help = "print JSON",
-     .commands = {kRecall, kInspect, kEval, kTokenize, kPull, kLineage, kPlan, kSelfcheck}},
+     .commands = {kRecall, kInspect, kEval, kTokenize, kPull, kLineage, kPlan, kSelfcheck, kBench}},
     {.names = {"-v", "--verbose"},
      .target = &Options::verbose,
      .help = "say more on standard error",
@@ -472,6 +532,12 @@ constexpr CommandInfo kCommandTable[] = {
      "palimpsest selfcheck -m models/demo\n"
      "palimpsest selfcheck -m model.gguf --quick --cache-type f32\n"
      "palimpsest selfcheck -m models/demo --json | jq .ok"},
+    {kBench, "bench", "measure how fast a model reads and writes, as shares of what this machine can do",
+     "palimpsest bench -m models/demo\n"
+     "palimpsest bench -m models/demo -p 512,4096 -n 128 -t 1,2 -ub 128,512 -r 10\n"
+     "palimpsest bench -m models/demo -p 0 -np 1,4,16 --profile\n"
+     "palimpsest bench -m models/demo --sweep --svg speed.svg\n"
+     "palimpsest bench -m models/demo --json | jq '.rows[].tokens_per_second.best'"},
 };
 
 /// "from 0 to 1", or "at least 1" where the upper end is only there to bound memory.

@@ -42,6 +42,8 @@ int dispatch(const Options& options) {
       return plan(options);
     case Command::kSelfcheck:
       return selfcheck(options);
+    case Command::kBench:
+      return bench(options);
   }
   return 1;
 }

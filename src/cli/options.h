@@ -7,8 +7,8 @@
 
 namespace palimpsest::cli {
 
-enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage, kConvert, kPlan, kSelfcheck };
-inline constexpr int kCommands = 12;
+enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage, kConvert, kPlan, kSelfcheck, kBench };
+inline constexpr int kCommands = 13;
 
 /// What the command line asked for. Optional members were not given; then a command, or the model's
 /// own generation_config.json, decides.
@@ -38,6 +38,11 @@ struct Options {
   std::int64_t save_every = 30;  ///< seconds
   std::int64_t sequences = 1;
   std::optional<std::string> reasoning_effort;
+
+  std::optional<std::string> bench_prompt, bench_predict, bench_threads, bench_ubatch, bench_sequences;  ///< lists of bench
+  std::int64_t repetitions = 5;
+  bool sweep = false, profile = false;
+  bool mlock = false, no_mmap = false, pin = false;
 
   bool raw = false, ignore_eos = false, show_thinking = false, print_ids = false, json = false;
   bool hidden = false, bos = false, control = false, render_ids = false, verbose = false, dry_run = false, force = false, quick = false,

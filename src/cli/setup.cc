@@ -12,6 +12,7 @@
 #include "formats/hf_config.h"
 #include "machine/memory.h"
 #include "model/state_spec.h"
+#include "plan/memory_plan.h"
 #include "report/numbers.h"
 #include "report/progress.h"
 
@@ -43,6 +44,8 @@ std::shared_ptr<const Model> load_model(const Options& options) {
   LoadOptions load;
   load.on_progress = [&bar](std::int64_t done, std::int64_t total) { bar.update(done, total); };
   load.prefetch = true;
+  load.copy = options.no_mmap;
+  load.lock = options.mlock;
   std::shared_ptr<const Model> model = Model::load(options.model, load);
   bar.finish();
   if (!model->unused_tensors().empty()) {
@@ -55,6 +58,7 @@ std::shared_ptr<const Model> load_model(const Options& options) {
 SessionOptions session_options(const Options& options) {
   SessionOptions session;
   session.threads = static_cast<int>(options.threads);
+  session.pin_threads = options.pin;
   session.context = options.ctx_size;
   session.ubatch = options.ubatch;
   session.cache_type = *parse_list_type(options.cache_type);
@@ -82,7 +86,7 @@ std::int64_t default_cache_bytes(const Model& model, const SessionOptions& optio
   constexpr std::int64_t kSnapshots = 32, kBlock = 64;
   const MemoryPlan plan = Session::plan(model, options);
   const std::int64_t one = plan.pages + plan.logits + kBlock * plan.list_per_token;
-  const std::int64_t available = machine::available_memory();
+  const std::int64_t available = memory_for(model);
   std::int64_t most = available / 8;
   if (options.context > 0) most = std::min(most, (available - plan.total()) / 2);
   return std::clamp<std::int64_t>(most, 0, kSnapshots * one);

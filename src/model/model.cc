@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/file_memory.h"
+#include "machine/memory.h"
 #include "model/weight_loader.h"
 #include "model/weight_source.h"
 
@@ -20,12 +22,14 @@ struct Model::Impl {
   std::unique_ptr<WeightLoader> loader;  ///< owns what had to be copied
   std::vector<std::string> unused;
   std::int64_t unused_bytes = 0;
+  std::int64_t held_bytes = 0;
   bool is_outline = false;
   WeightOrigin origin = WeightOrigin::kFiles;
 
   void load(const LoadOptions& options);
   void outline();
   Census open(OpenedModel opened);
+  void hold(const LoadOptions& options);
   void finish(std::function<void(std::int64_t, std::int32_t)> verify);
 };
 
@@ -53,8 +57,22 @@ void Model::Impl::outline() {
   finish([](std::int64_t, std::int32_t) {});
 }
 
+/// Views of the files stay valid: their addresses do not change.
+void Model::Impl::hold(const LoadOptions& options) {
+  if (!options.copy && !options.lock) return;
+  const auto bytes = static_cast<std::int64_t>(source->file_bytes());
+  if (const std::int64_t available = machine::available_memory(); bytes > available)
+    throw make_error(ErrorCode::kOutOfMemory, "the weights take {} bytes of memory to hold, {} are available; mapped files need not fit", bytes, available);
+  for (const std::span<const std::byte> mapping : source->mappings()) {
+    if (options.copy) value_or_throw(base::copy_into_memory(mapping));
+    if (options.lock) value_or_throw(base::lock_in_memory(mapping));
+  }
+  held_bytes = bytes;
+}
+
 void Model::Impl::load(const LoadOptions& options) {
   const Census census = open(open_model(path));
+  hold(options);
   const std::uint64_t scaled = census.mxfp4_bytes + census.int8_bytes + census.block_bytes[static_cast<std::size_t>(BlockType::kMxfp4)];
   const bool check_experts = scaled / 17 <= kEagerScaleBytes;
   const auto total = static_cast<std::int64_t>(source->specs().size());
@@ -65,7 +83,7 @@ void Model::Impl::load(const LoadOptions& options) {
   finish([this, check_experts](std::int64_t layer, std::int32_t expert) {
     if (!check_experts) loader->verify_expert(layer, expert);
   });
-  if (options.prefetch) source->will_need();
+  if (options.prefetch && held_bytes == 0) source->will_need();
 }
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -95,6 +113,7 @@ const ModelConfig& Model::config() const { return *impl_->config; }
 const Weights& Model::weights() const { return impl_->loader->weights; }
 const std::filesystem::path& Model::path() const { return impl_->path; }
 std::int64_t Model::file_bytes() const { return static_cast<std::int64_t>(impl_->source->file_bytes()); }
+std::int64_t Model::held_bytes() const { return impl_->held_bytes; }
 std::int64_t Model::owned_bytes() const { return impl_->loader->owned_bytes(); }
 std::int64_t Model::vector_bytes() const { return impl_->loader->vector_bytes(); }
 std::span<const std::int64_t> Model::role_bytes() const { return impl_->loader->role_bytes(); }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,8 @@ class WeightSource {
   virtual std::uint64_t file_bytes() const = 0;
   /// Bytes of copies made by find().
   virtual std::int64_t owned_bytes() const = 0;
+  /// The mappings that views point into, each whole.
+  virtual std::vector<std::span<const std::byte>> mappings() const = 0;
   /// Tells the system that the whole mapping is going to be read.
   virtual void will_need() const = 0;
 };

@@ -7,7 +7,7 @@ namespace palimpsest::ops {
 
 void add(ExecContext& ctx, const AddArgs& args) {
   PALIMPSEST_CHECK(same_f32(args.x, args.y), "x and y are F32 of one shape");
-  if (enter(ctx, Op::kAdd)) cpu::add(ctx, args);
+  if (const Entered op = enter(ctx, Op::kAdd, [&] { return moves(args.x, args.y, args.y); })) cpu::add(ctx, args);
 }
 
 }  // namespace palimpsest::ops

@@ -16,7 +16,7 @@ void attention_residual(ExecContext& ctx, const AttentionResidualArgs& args) {
   PALIMPSEST_CHECK(!args.p.defined() ||
                        (is_f32(args.p, 2) && args.p.size(0) == rows && args.p.size(1) == sources),
                    "p is F32 [T, M]");
-  if (enter(ctx, Op::kAttentionResidual)) cpu::attention_residual(ctx, args);
+  if (const Entered op = enter(ctx, Op::kAttentionResidual, [&] { return moves(args.sources, args.y); })) cpu::attention_residual(ctx, args);
 }
 
 }  // namespace palimpsest::ops

@@ -12,7 +12,7 @@ void decay_gate(ExecContext& ctx, const DecayGateArgs& args) {
   PALIMPSEST_CHECK(
       is_f32(args.dt_bias, 1) && args.dt_bias.size(0) == args.f.size(1) * args.f.size(2),
       "dt_bias is F32 [H * K]");
-  if (enter(ctx, Op::kDecayGate)) cpu::decay_gate(ctx, args);
+  if (const Entered op = enter(ctx, Op::kDecayGate, [&] { return moves(args.f, args.g); })) cpu::decay_gate(ctx, args);
 }
 
 }  // namespace palimpsest::ops

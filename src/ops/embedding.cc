@@ -13,7 +13,7 @@ void embedding(ExecContext& ctx, const EmbeddingArgs& args) {
                        args.out.size(0) == args.ids.size(0) &&
                        args.out.size(1) == args.table.cols() && has_contiguous_rows(args.out),
                    "out is F32 [T, width] with contiguous rows");
-  if (enter(ctx, Op::kEmbedding)) cpu::embedding(ctx, args);
+  if (const Entered op = enter(ctx, Op::kEmbedding, [&] { return moves(args.out); })) cpu::embedding(ctx, args);
 }
 
 }  // namespace palimpsest::ops

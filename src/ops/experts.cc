@@ -1,6 +1,8 @@
 #include "kernels/cpu/experts.h"
 
 #include <algorithm>
+#include <set>
+#include <span>
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "ops/front_door.h"
@@ -20,6 +22,19 @@ void check_expert(const ExpertMatrices& expert, std::int64_t width, std::int64_t
   PALIMPSEST_CHECK(
       expert.w1.cols() == width && expert.w3.cols() == width && expert.w2.rows() == width,
       "experts map [width] to [width]");
+}
+
+/// Three products a row and chosen expert; each expert that is chosen at all is read once.
+OpWork work_of(const ExpertsArgs& args, std::int64_t inter) {
+  const std::span ids(args.ids.as<const std::int32_t>(), static_cast<std::size_t>(args.ids.numel()));
+  OpWork work = moves(args.x, args.y);
+  work.flops = 6.0 * static_cast<double>(args.ids.numel() * args.x.size(1) * inter);
+  for (const std::int32_t id : std::set<std::int32_t>(ids.begin(), ids.end())) {
+    const ExpertMatrices& expert = args.experts[id];
+    work.bytes += static_cast<double>(expert.w1.bytes() + expert.w3.bytes() + expert.w2.bytes());
+    work.form = stored_form(expert.w1);
+  }
+  return work;
 }
 
 }  // namespace
@@ -46,16 +61,15 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
       std::find_if(args.experts, end, [](const ExpertMatrices& e) { return e.w1.defined(); });
   PALIMPSEST_CHECK(any != end || ids.numel() == 0, "no expert is in memory");
   const std::int64_t inter = any != end ? any->w1.rows() : 0;
-  if (!enter(
-          ctx, Op::kExperts,
-          cpu::experts_workspace_bytes(x.size(0), ids.size(1), x.size(1), inter, args.num_experts)))
-    return;
-  for (std::int64_t i = 0; i < ids.numel(); ++i) {
+  const std::int64_t workspace =
+      cpu::experts_workspace_bytes(x.size(0), ids.size(1), x.size(1), inter, args.num_experts);
+  for (std::int64_t i = 0; !ctx.planning() && i < ids.numel(); ++i) {
     const std::int32_t id = ids.as<std::int32_t>()[i];
     PALIMPSEST_CHECK(id >= 0 && id < args.num_experts, "an expert id is out of range");
     check_expert(args.experts[id], x.size(1), inter);
   }
-  cpu::experts(ctx, args);
+  if (const Entered op = enter(ctx, Op::kExperts, workspace, [&] { return work_of(args, inter); }))
+    cpu::experts(ctx, args);
 }
 
 }  // namespace palimpsest::ops

@@ -10,7 +10,7 @@ void features(ExecContext& ctx, const FeaturesArgs& args) {
                        args.y.size(1) == feature_width(args.kind, args.x.size(1)),
                    "x is F32 [R, K], y F32 [R, feature_width]");
   PALIMPSEST_CHECK(args.x.data != args.y.data, "not in place");
-  if (enter(ctx, Op::kFeatures)) cpu::features(ctx, args);
+  if (const Entered op = enter(ctx, Op::kFeatures, [&] { return moves(args.x, args.y); })) cpu::features(ctx, args);
 }
 
 }  // namespace palimpsest::ops

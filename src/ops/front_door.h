@@ -3,21 +3,64 @@
 #include "base/check.h"
 #include "kernels/op_args.h"
 #include "tensor/exec_context.h"
+#include "tensor/op_profile.h"
 
-// What every front door does first.
+// What every front door does first:
+//     if (const Entered op = enter(ctx, Op::kAdd, [&] { return moves(args.x, args.y); })) cpu::add(ctx, args);
 
 namespace palimpsest::ops {
 
+/// Lives while an op computes: where a profile is kept, it ends the op's time. True: compute.
+class [[nodiscard]] Entered {
+ public:
+  Entered(bool compute, OpProfile* profile, Op op, const OpWork& work) : compute_(compute), profile_(profile), op_(op), work_(work) {
+    if (profile_) start_ = OpProfile::Clock::now();
+  }
+  ~Entered() {
+    if (profile_) profile_->add(op_, work_, std::chrono::duration<double>(OpProfile::Clock::now() - start_).count());
+  }
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+
+  explicit operator bool() const& { return compute_; }
+  explicit operator bool() const&& = delete;  ///< a temporary would end before the op begins: name it
+
+ private:
+  bool compute_;
+  OpProfile* profile_;
+  Op op_;
+  OpWork work_;
+  OpProfile::Clock::time_point start_{};
+};
+
 /// Counts the call and says whether to compute. While the plan measures workspace, reserves `workspace_bytes` (what the kernel would take
-/// from the arena) and answers false.
-inline bool enter(ExecContext& ctx, Op op, std::int64_t workspace_bytes = 0) {
+/// from the arena) and answers false. `work()` is an OpWork, asked for only where a profile is kept.
+template <class Work>
+Entered enter(ExecContext& ctx, Op op, std::int64_t workspace_bytes, Work work) {
   if (!ctx.planning()) {
     ctx.count(op);
-    return true;
+    return {true, ctx.profile, op, ctx.profile ? work() : OpWork{}};
   }
   const ArenaScope scope(ctx.workspace);
   ctx.workspace.allocate(DType::kU8, {workspace_bytes});
-  return false;
+  return {false, nullptr, op, {}};
+}
+template <class Work>
+Entered enter(ExecContext& ctx, Op op, Work work) {
+  return enter(ctx, op, 0, work);
+}
+
+/// Work of an op that does little more than read and write these tensors once each.
+template <class... Tensors>
+OpWork moves(const Tensors&... tensors) {
+  return {.flops = 0, .bytes = (0.0 + ... + static_cast<double>(tensors.defined() ? tensors.numel() * dtype_size(tensors.dtype) : 0)), .form = {}};
+}
+
+/// "BF16", "MXFP4", "Q4_K": how a matrix is stored.
+inline std::string_view stored_form(const Matrix& m) {
+  if (m.is_mx()) return "MXFP4";
+  if (m.is_int8()) return "I8";
+  return m.is_blocks() ? block_type_name(m.blocks.type) : dtype_name(m.dense.dtype);
 }
 
 }  // namespace palimpsest::ops

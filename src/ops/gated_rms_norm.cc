@@ -10,7 +10,7 @@ void gated_rms_norm(ExecContext& ctx, const GatedRmsNormArgs& args) {
                    "x, gate and y are F32 [T, H, V]");
   PALIMPSEST_CHECK(is_norm_weight(args.weight, args.x.size(2)), "weight is BF16 or F32 [V]");
   PALIMPSEST_CHECK(args.function == Unary::kSigmoid || args.function == Unary::kSilu, "gates are sigmoid or silu");
-  if (enter(ctx, Op::kGatedRmsNorm)) cpu::gated_rms_norm(ctx, args);
+  if (const Entered op = enter(ctx, Op::kGatedRmsNorm, [&] { return moves(args.x, args.gate, args.y); })) cpu::gated_rms_norm(ctx, args);
 }
 
 }  // namespace palimpsest::ops

@@ -9,7 +9,7 @@ void glu(ExecContext& ctx, const GluArgs& args) {
   PALIMPSEST_CHECK(same_f32(args.gate, args.y) && same_f32(args.up, args.y),
                    "gate, up and y are F32 of one shape");
   PALIMPSEST_CHECK(args.params.kind == Glu::kSwiglu || args.params.beta > 0, "SiTU needs beta > 0");
-  if (enter(ctx, Op::kGlu)) cpu::glu(ctx, args);
+  if (const Entered op = enter(ctx, Op::kGlu, [&] { return moves(args.gate, args.up, args.y); })) cpu::glu(ctx, args);
 }
 
 }  // namespace palimpsest::ops

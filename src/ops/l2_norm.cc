@@ -7,7 +7,7 @@ namespace palimpsest::ops {
 
 void l2_norm(ExecContext& ctx, const L2NormArgs& args) {
   PALIMPSEST_CHECK(args.x.rank == 3 && same_f32(args.x, args.y), "x and y are F32 [T, H, K]");
-  if (enter(ctx, Op::kL2Norm)) cpu::l2_norm(ctx, args);
+  if (const Entered op = enter(ctx, Op::kL2Norm, [&] { return moves(args.x, args.y); })) cpu::l2_norm(ctx, args);
 }
 
 }  // namespace palimpsest::ops

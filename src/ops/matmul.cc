@@ -14,7 +14,12 @@ void matmul(ExecContext& ctx, const MatmulArgs& args) {
                        args.y.size(0) == args.x.size(0) && args.y.size(1) == args.w.rows() &&
                        has_contiguous_rows(args.y),
                    "y is F32 [T, n] with contiguous rows");
-  if (enter(ctx, Op::kMatmul)) cpu::matmul(ctx, args);
+  const auto work = [&] {
+    return OpWork{.flops = 2.0 * static_cast<double>(args.x.size(0) * args.w.rows() * args.w.cols()),
+                  .bytes = static_cast<double>(args.w.bytes()) + moves(args.x, args.y).bytes,
+                  .form = stored_form(args.w)};
+  };
+  if (const Entered op = enter(ctx, Op::kMatmul, work)) cpu::matmul(ctx, args);
 }
 
 }  // namespace palimpsest::ops

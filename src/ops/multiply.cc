@@ -7,7 +7,7 @@ namespace palimpsest::ops {
 
 void multiply(ExecContext& ctx, const MultiplyArgs& args) {
   PALIMPSEST_CHECK(same_f32(args.x, args.y), "x and y are F32 of one shape");
-  if (enter(ctx, Op::kMultiply)) cpu::multiply(ctx, args);
+  if (const Entered op = enter(ctx, Op::kMultiply, [&] { return moves(args.x, args.y, args.y); })) cpu::multiply(ctx, args);
 }
 
 }  // namespace palimpsest::ops

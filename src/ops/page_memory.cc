@@ -29,6 +29,16 @@ void check_inputs(const PageMemoryArgs& a) {
   }
 }
 
+/// The recurrence at its minimum: S k (delta rule only), the update and S q, each K V multiply-adds a token and head; each sequence's
+/// pages read and written once.
+OpWork work_of(const PageMemoryArgs& a) {
+  const double products = a.write == PageWrite::kDelta ? 3 : 2;
+  const std::int64_t page = a.pages.size(1) * a.pages.size(2) * a.pages.size(3);
+  return {.flops = 2 * products * static_cast<double>(a.q.size(0) * page),
+          .bytes = 2.0 * static_cast<double>(a.rows.slots.size(0) * page * dtype_size(DType::kF32)) + moves(a.q, a.k, a.v, a.g, a.o).bytes,
+          .form = {}};
+}
+
 }  // namespace
 
 void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
@@ -44,7 +54,7 @@ void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
                    "pages are F32 [slots, HV, V, K], contiguous within a slot");
   PALIMPSEST_CHECK(args.round_every >= 0 && args.round_every % 16 == 0,
                    "pages are rounded where a chunk ends");
-  if (enter(ctx, Op::kPageMemory)) cpu::page_memory(ctx, args);
+  if (const Entered op = enter(ctx, Op::kPageMemory, [&] { return work_of(args); })) cpu::page_memory(ctx, args);
 }
 
 }  // namespace palimpsest::ops

@@ -10,7 +10,7 @@ void rms_norm(ExecContext& ctx, const RmsNormArgs& args) {
       args.x.rank == 2 && is_f32_rows(args.x) && is_f32(args.y, 2) && same_shape(args.x, args.y),
       "x and y are F32 [T, width]");
   PALIMPSEST_CHECK(is_norm_weight(args.weight, args.x.size(1)), "weight is BF16 or F32 [width]");
-  if (enter(ctx, Op::kRmsNorm)) cpu::rms_norm(ctx, args);
+  if (const Entered op = enter(ctx, Op::kRmsNorm, [&] { return moves(args.x, args.y); })) cpu::rms_norm(ctx, args);
 }
 
 }  // namespace palimpsest::ops

@@ -7,7 +7,7 @@ namespace palimpsest::ops {
 
 void scale(ExecContext& ctx, const ScaleArgs& args) {
   PALIMPSEST_CHECK(is_f32(args.y, args.y.rank), "y is F32");
-  if (enter(ctx, Op::kScale)) cpu::scale(ctx, args);
+  if (const Entered op = enter(ctx, Op::kScale, [&] { return moves(args.y, args.y); })) cpu::scale(ctx, args);
 }
 
 }  // namespace palimpsest::ops

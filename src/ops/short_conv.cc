@@ -14,7 +14,7 @@ void short_conv(ExecContext& ctx, const ShortConvArgs& args) {
   PALIMPSEST_CHECK(args.tails.dtype == DType::kF32 && args.tails.rank == 3 && args.tails.size(1) == taps - 1 && args.tails.size(2) == channels &&
                        (taps < 2 || is_f32(args.tails.rows(0, 1), 3)),
                    "tails are F32 [slots, W - 1, D], contiguous within a slot");
-  if (enter(ctx, Op::kShortConv)) cpu::short_conv(ctx, args);
+  if (const Entered op = enter(ctx, Op::kShortConv, [&] { return moves(args.x, args.y, args.weight); })) cpu::short_conv(ctx, args);
 }
 
 }  // namespace palimpsest::ops

@@ -7,7 +7,7 @@ namespace palimpsest::ops {
 
 void unary(ExecContext& ctx, const UnaryArgs& args) {
   PALIMPSEST_CHECK(same_f32(args.x, args.y), "x and y are F32 of one shape");
-  if (enter(ctx, Op::kUnary)) cpu::unary(ctx, args);
+  if (const Entered op = enter(ctx, Op::kUnary, [&] { return moves(args.x, args.y); })) cpu::unary(ctx, args);
 }
 
 }  // namespace palimpsest::ops

@@ -1,5 +1,6 @@
 #include "plan/cost.h"
 
+#include <cmath>
 #include <initializer_list>
 
 #include "model/state_spec.h"
@@ -99,6 +100,19 @@ DecodeCost decode_cost(const Model& model, std::int64_t context, DType list_type
   cost.states = 2 * spec.bytes_per_sequence();
   cost.lists = context * spec.bytes_per_token();
   return cost;
+}
+
+double pass_bytes(const DecodeCost& one, const MoeConfig& moe, std::int64_t rows,
+                  std::int64_t sequences) {
+  double experts = static_cast<double>(one.experts);
+  if (one.experts > 0) {
+    const auto all = static_cast<double>(moe.num_experts),
+               chosen = static_cast<double>(moe.experts_per_token);
+    const double distinct = all * (1 - std::pow(1 - chosen / all, static_cast<double>(rows)));
+    experts *= distinct / chosen;
+  }
+  return static_cast<double>(one.weights - one.experts) + experts +
+         static_cast<double>(sequences * (one.states + one.lists));
 }
 
 double prefill_flops(const ModelConfig& config, std::int64_t tokens) {

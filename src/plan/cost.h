@@ -20,6 +20,11 @@ struct DecodeCost {
 /// this type (state_spec).
 DecodeCost decode_cost(const Model& model, std::int64_t context, DType list_type);
 
+/// Bytes that one pass of `rows` rows over `sequences` sequences must touch: the weights once, the states and lists of each sequence, and of
+/// the routed experts of every layer as many as so many rows are expected to choose if each choice were equally likely.
+double pass_bytes(const DecodeCost& one, const MoeConfig& moe, std::int64_t rows,
+                  std::int64_t sequences);
+
 /// Floating-point operations (a multiply-add counts two) of a prefill of `tokens` tokens from an
 /// empty state, logits of the last row only: matrix products, the recurrence at its minimum of 6 K
 /// V a token and head, causal attention with keys and values computed once.

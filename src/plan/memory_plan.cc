@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "machine/memory.h"
 #include "model/forward.h"
 #include "model/state_spec.h"
 
@@ -71,6 +72,10 @@ StatePoolOptions pool_options(const ModelConfig& config, const MemoryPlan& plan)
           .cache_bytes = plan.cache};
 }
 
+std::int64_t memory_for(const Model& model) {
+  return machine::available_memory() + model.held_bytes();
+}
+
 std::int64_t largest_context(const ModelConfig& config, const MemoryPlan& plan,
                              std::int64_t available) {
   const std::int64_t left = available - (plan.total() - plan.lists),
@@ -90,8 +95,8 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
   const StateSpec spec = state_spec(config, options.cache_type, options.page_type);
   MemoryPlan plan;
   plan.sequences = sequences;
-  plan.weights =
-      model.file_bytes() - model.unused_bytes() + model.owned_bytes() + model.vector_bytes();
+  const std::int64_t unused = model.held_bytes() > 0 ? 0 : model.unused_bytes();
+  plan.weights = model.file_bytes() - unused + model.owned_bytes() + model.vector_bytes();
   plan.pages = sequences * spec.bytes_per_sequence();
   plan.logits = sequences * config.vocab_size * dtype_size(DType::kF32);
   plan.list_per_token = spec.bytes_per_token();

@@ -19,6 +19,10 @@ StatePoolOptions pool_options(const ModelConfig& config, const MemoryPlan& plan)
 MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::int64_t available,
                        std::int64_t sequences = 1);
 
+/// Bytes that sessions of this model may plan with: what the system calls available, and the weights that are already in memory without
+/// counting as such.
+std::int64_t memory_for(const Model& model);
+
 /// The longest context, in whole blocks of list rows, with which the rest of the plan takes at most
 /// `available` bytes; at most what the model was made for, and that also where a sequence has no
 /// lists. 0: not even one block fits.

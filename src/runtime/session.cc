@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/cpu_cores.h"
 #include "base/error.h"
-#include "machine/memory.h"
 #include "model/forward.h"
 #include "model/state_spec.h"
 #include "plan/memory_plan.h"
@@ -21,7 +21,7 @@ namespace {
 MemoryPlan checked_plan(const Model& model, const SessionOptions& options) {
   if (model.is_outline()) throw make_error(ErrorCode::kInvalidRequest, "'{}' was opened as an outline, without the values of its weights", model.path().string());
   const MemoryPlan plan = Session::plan(model, options);
-  require_memory(plan, machine::available_memory());
+  require_memory(plan, memory_for(model));
   return plan;
 }
 
@@ -39,6 +39,7 @@ struct Session::Impl {
         cache(states, {.exact = options.exact_reuse, .disk = options.cache_disk, .disk_bytes = options.cache_disk_bytes}),
         slot(*cache.open({})) {
     context.activations = options.activations;
+    if (options.pin_threads) base::pin_workers(context.pool);
     context.workspace.reserve(plan.workspace);
     const auto rows = static_cast<std::size_t>(std::max(ubatch, score_rows(model->config(), ubatch)));
     all_rows.resize(rows);
@@ -125,7 +126,7 @@ Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 
 MemoryPlan Session::plan(const Model& model, const SessionOptions& options) {
-  return plan_memory(model, options, machine::available_memory());
+  return plan_memory(model, options, memory_for(model));
 }
 
 void Session::append(std::span<const std::int32_t> ids, const std::function<bool(std::int64_t)>& on_progress) {

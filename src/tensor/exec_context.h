@@ -11,6 +11,8 @@
 
 namespace palimpsest {
 
+class OpProfile;
+
 /// The ops of src/ops, for counting.
 enum class Op : std::uint8_t {
   kEmbedding, kMatmul, kRmsNorm, kGatedRmsNorm, kL2Norm, kShortConv, kDecayGate, kPageMemory,
@@ -28,6 +30,7 @@ class ExecContext {
 
   base::ThreadPool pool;
   Arena workspace;  ///< activations of the running forward pass
+  OpProfile* profile = nullptr;  ///< times every op where it is set; not owned. Costs a comparison an op where it is not
 
   /// True while the plan measures workspace: front doors then reserve what their kernel would, compute nothing and count nothing.
   bool planning() const { return workspace.measuring(); }

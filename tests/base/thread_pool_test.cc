@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include <array>
 #include <atomic>
@@ -11,6 +12,8 @@
 #include <numeric>
 #include <thread>
 #include <vector>
+
+#include "base/cpu_cores.h"
 
 namespace palimpsest::base {
 namespace {
@@ -100,6 +103,25 @@ TEST(ThreadPool, SurvivesManyShortTasksAndSleepsBetweenThem) {
 }
 
 TEST(ThreadPool, DefaultSizeIsAtLeastOne) { EXPECT_GE(ThreadPool::default_size(), 1); }
+
+TEST(ThreadPool, PinnedWorkersRunWhereTheyWerePut) {
+  const std::vector<int> cores = physical_cores();
+  EXPECT_EQ(static_cast<int>(cores.size()), ThreadPool::default_size());
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    pin_workers(pool);
+    std::atomic<int> begun{0};
+    std::vector<int> allowed(static_cast<std::size_t>(threads));
+    pool.parallel_for(threads, 1, [&](std::int64_t share, std::int64_t, int) {
+      begun.fetch_add(1);
+      while (share == 0 && begun.load() < threads) std::this_thread::yield();
+      cpu_set_t mask;
+      sched_getaffinity(0, sizeof mask, &mask);
+      allowed[static_cast<std::size_t>(share)] = CPU_COUNT(&mask) == 1 && CPU_ISSET(cores[static_cast<std::size_t>(share) % cores.size()], &mask);
+    });
+    for (std::size_t share = 1; share < allowed.size(); ++share) EXPECT_TRUE(allowed[share]) << share;
+  }
+}
 
 }  // namespace
 }  // namespace palimpsest::base

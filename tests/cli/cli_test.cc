@@ -206,6 +206,22 @@ TEST(Run, RawContinuationIsTheRecordedTextAndNothingElse) {
               AllOf(HasSubstr("tokens/s"), HasSubstr("state "), HasSubstr("peak memory")));
 }
 
+TEST(Run, WeightsCopiedOrLockedOrThreadsPinnedGiveTheSameAnswer) {
+  const std::vector<std::string> plain = {"run", "-m", tiny(), "--ids", "1,2,3", "--print-ids", "--temp", "0", "-n", "8"};
+  const std::string expected = palimpsest(plain).out;
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--no-mmap"}, {"--no-mmap", "--pin", "-t", "3"}, {"--mlock"}}) {
+    std::vector<std::string> arguments = plain;
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const ChildResult result = palimpsest(arguments);
+    // Where little may be locked, the refusal says how much.
+    if (flags.front() == "--mlock" && result.exit_code == 1) {
+      EXPECT_THAT(result.err, HasSubstr("ulimit -l"));
+    } else {
+      EXPECT_EQ(result.out, expected) << flags.front() << result.err;
+    }
+  }
+}
+
 TEST(Run, IdsInIdsOutWithoutATokenizer) {
   const json golden = greedy_golden(3);
   const ChildResult result =

@@ -196,4 +196,10 @@ void GgufSource::will_need() const {
   for (const auto& part : file_.parts()) part.file.will_need();
 }
 
+std::vector<std::span<const std::byte>> GgufSource::mappings() const {
+  std::vector<std::span<const std::byte>> all;
+  for (const auto& part : file_.parts()) all.push_back(part.file.bytes());
+  return all;
+}
+
 }  // namespace palimpsest
