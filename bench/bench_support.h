@@ -35,6 +35,14 @@ inline double read_limit(std::int64_t bytes, int threads) {
   return at->second;
 }
 
+/// Bytes per second read and written, see measure_update_bandwidth.
+inline double update_limit(std::int64_t bytes, int threads) {
+  static std::map<std::pair<std::int64_t, int>, double> known;
+  const auto [at, is_new] = known.try_emplace({bytes, threads});
+  if (is_new) at->second = measure_update_bandwidth(bytes, threads);
+  return at->second;
+}
+
 /// Adds counters to a benchmark: FLOP/s and bytes/s, and their shares of the machine's limits.
 /// `operations` and `bytes`: F32 operations (two a multiply-add) and bytes that one iteration must
 /// at least do and read; `working_set`: bytes that iterations read in turn, which decides the cache

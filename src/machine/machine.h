@@ -28,6 +28,10 @@ enum class Pages { kSmall, kHuge };
 /// cache's. The best of several passes with 1, 4 and 8 streams a thread, about a third of a second in all. Throws Error{kOutOfMemory}.
 double measure_read_bandwidth(std::int64_t bytes, int threads, Pages pages = Pages::kHuge);
 
+/// The same for threads that read and write again every number of their slice in one sweep, in huge pages: the floor for kernels that update
+/// a state. Counts each byte twice, as it is read and as it is written.
+double measure_update_bandwidth(std::int64_t bytes, int threads);
+
 /// Bytes per second that a file is read with from its device, past the system's cache: direct reads of 1 MiB by four threads, spread over the
 /// file, for a quarter of a second at most. 0 where that cannot be done (a file of less than 4 MiB, a file system without direct reads).
 double measure_disk_bandwidth(const std::filesystem::path& file);

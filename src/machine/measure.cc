@@ -46,7 +46,12 @@ class Memory {
 
 }  // namespace
 
-double measure_read_bandwidth(std::int64_t bytes, int threads, Pages page_size) {
+namespace {
+
+/// Bytes per second of `sweep(slice, bytes, pass)`, which each thread runs over its own slice: the best of several passes, about a third of a
+/// second in all.
+template <class Sweep>
+double best_sweep(std::int64_t bytes, int threads, Pages page_size, Sweep sweep) {
   base::ThreadPool pool(threads);
   const std::int64_t slice = std::max(kPage, bytes / threads / kPage * kPage);
   const Memory memory(slice * threads, page_size);
@@ -61,22 +66,36 @@ double measure_read_bandwidth(std::int64_t bytes, int threads, Pages page_size) 
 
   // Small buffers are read often enough in one timing that the clock does not matter.
   const std::int64_t repeats = std::max<std::int64_t>(1, (std::int64_t{16} << 20) / slice);
-  std::atomic<std::uint64_t> checksum{0};
   double best = 0, spent = 0;
   for (int pass = 0; pass < 3 || (spent < 0.3 && pass < 1000); ++pass) {
-    static constexpr int kStreams[] = {1, 4, 8};
-    const int streams = kStreams[pass % 3];
     const double seconds = seconds_of([&] {
-      each_slice([&](const std::uint8_t* p) {
-        std::uint64_t sum = 0;
-        for (std::int64_t r = 0; r < repeats; ++r) sum += machine::read_streams(p, slice, streams);
-        checksum.fetch_add(sum, std::memory_order_relaxed);
+      each_slice([&](std::uint8_t* p) {
+        for (std::int64_t r = 0; r < repeats; ++r) sweep(p, slice, pass);
       });
     });
     best = std::max(best, static_cast<double>(slice * threads * repeats) / seconds);
     spent += seconds;
   }
   return best;
+}
+
+}  // namespace
+
+double measure_read_bandwidth(std::int64_t bytes, int threads, Pages page_size) {
+  std::atomic<std::uint64_t> checksum{0};
+  return best_sweep(bytes, threads, page_size,
+                    [&](const std::uint8_t* p, std::int64_t slice, int pass) {
+                      static constexpr int kStreams[] = {1, 4, 8};
+                      checksum.fetch_add(machine::read_streams(p, slice, kStreams[pass % 3]),
+                                         std::memory_order_relaxed);
+                    });
+}
+
+double measure_update_bandwidth(std::int64_t bytes, int threads) {
+  // A factor of one leaves the numbers normal, however often.
+  return 2 * best_sweep(bytes, threads, Pages::kHuge, [](std::uint8_t* p, std::int64_t slice, int) {
+           machine::update_stream(reinterpret_cast<float*>(p), slice, 1.0f);
+         });
 }
 
 double measure_fma_rate(int threads) {

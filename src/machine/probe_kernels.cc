@@ -43,6 +43,16 @@ std::uint64_t ReadStreams(const std::uint8_t* data, std::int64_t bytes, int stre
   return streams == 4 ? read<4>(data, bytes) : read<1>(data, bytes);
 }
 
+void UpdateStream(float* data, std::int64_t bytes, float factor) {
+  const hn::ScalableTag<float> d;
+  const auto f = hn::Set(d, factor);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  for (std::int64_t i = 0; i < bytes / 4; i += 4 * lanes) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) hn::StoreU(hn::Mul(hn::LoadU(d, data + i + k * lanes), f), d, data + i + k * lanes);
+  }
+}
+
 double FmaChains(std::int64_t iterations, float* sink) {
   const hn::ScalableTag<float> d;
   // Enough chains for two units of latency 5; the factors keep the values finite and away from
@@ -68,6 +78,7 @@ namespace palimpsest::machine {
 
 HWY_EXPORT(ProbeTarget);
 HWY_EXPORT(ReadStreams);
+HWY_EXPORT(UpdateStream);
 HWY_EXPORT(FmaChains);
 
 const char* probe_target() {
@@ -76,6 +87,10 @@ const char* probe_target() {
 
 std::uint64_t read_streams(const std::uint8_t* data, std::int64_t bytes, int streams) {
   return HWY_DYNAMIC_DISPATCH(ReadStreams)(data, bytes, streams);
+}
+
+void update_stream(float* data, std::int64_t bytes, float factor) {
+  HWY_DYNAMIC_DISPATCH(UpdateStream)(data, bytes, factor);
 }
 
 double fma_chains(std::int64_t iterations, float* sink) {
