@@ -15,7 +15,7 @@ namespace palimpsest::bench {
 namespace {
 
 constexpr std::int64_t kHidden = 2304, kHeads = 32, kWidth = 128, kInner = kHeads * kWidth, kExperts = 256, kTopK = 8, kTaps = 4,
-                       kSources = 4, kVocab = 4096;
+                       kSources = 4;
 
 /// Tensors of one batch of rows. Each is made when it is first asked for.
 class Rows {
@@ -32,7 +32,7 @@ class Rows {
   Tensor i32(const std::string& name, std::initializer_list<std::int64_t> sizes) {
     const std::int64_t n = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
     auto& values = ints_[name];
-    for (std::int64_t i = std::ssize(values); i < n; ++i) values.push_back(static_cast<std::int32_t>(i * 7919 % kVocab));
+    for (std::int64_t i = std::ssize(values); i < n; ++i) values.push_back(static_cast<std::int32_t>(i % rows_));
     return Tensor::contiguous(values.data(), DType::kI32, {n}).reshape(sizes);
   }
   Tensor hidden(const std::string& name) { return f32(name, {rows_, kHidden}); }
@@ -118,7 +118,7 @@ constexpr Named kOps[] = {
      }},
     {"embedding",
      [](ExecContext& ctx, Rows& r) {
-       cpu::embedding(ctx, {.table = {.dense = r.f32("table", {kVocab, kHidden}), .blocks = {}}, .ids = r.i32("ids", {r.count()}), .out = r.hidden("y")});
+       cpu::embedding(ctx, {.table = {.dense = r.f32("table", {r.count(), kHidden}), .blocks = {}}, .ids = r.i32("ids", {r.count()}), .out = r.hidden("y")});
      }},
     {"rotary",
      [](ExecContext& ctx, Rows& r) {
