@@ -180,7 +180,8 @@ struct EngineOptions {
   /// Tokens that the lists of all sequences together hold; 0: sequences * context, with which no
   /// sequence ever has to step back for another. At least one context.
   std::int64_t list_tokens = 0;
-  DType cache_type = DType::kBF16;
+  DType cache_type = DType::kBF16, page_type = DType::kF32;  ///< as of SessionOptions
+  Activations activations = kDefaultActivations;
   std::int64_t cache_bytes = 256 << 20;  ///< for snapshots
   std::filesystem::path cache_disk;      ///< folder for snapshots beyond cache_bytes; empty: none
   std::int64_t cache_disk_bytes = 0;

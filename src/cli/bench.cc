@@ -112,6 +112,7 @@ void measure_all(const Options& options, const std::vector<BenchCase>& cases, Be
     const BenchOptions bench{.repetitions = static_cast<int>(options.repetitions),
                              .profile = options.profile,
                              .cache_type = session_options(options).cache_type,
+                             .activations = session_options(options).activations,
                              .pin_threads = options.pin,
                              .stop = [&](int repetition) {
                                bar.update(repetition, options.repetitions);

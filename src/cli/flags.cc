@@ -265,7 +265,7 @@ const std::vector<Flag> kFlags = {
              "pages of snapshots and changes answers a little (see eval --compare)",
      .default_text = "f32",
      .choices = {"f32", "bf16"},
-     .commands = kCached},
+     .commands = {kRun, kRecall, kLogits, kEval, kPlan, kSelfcheck}},
     {.names = {"--activations"},
      .value = "TYPE",
      .target = &Options::activations,

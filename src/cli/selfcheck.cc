@@ -61,7 +61,10 @@ int selfcheck(const Options& options) {
   report::ProgressBar bar({.title = "checking"}, stderr, report::inspect_terminal(stderr));
   selfcheck::Options choices;
   choices.threads = static_cast<int>(options.threads);
-  choices.cache_type = session_options(options).cache_type;
+  const SessionOptions session = session_options(options);
+  choices.cache_type = session.cache_type;
+  choices.page_type = session.page_type;
+  choices.activations = session.activations;
   choices.prompt_tokens = options.prompt_tokens.value_or(0);
   choices.quick = options.quick;
   if (options.seed >= 0) choices.seed = static_cast<std::uint64_t>(options.seed);

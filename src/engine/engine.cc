@@ -23,6 +23,7 @@ SessionOptions session_options(const EngineOptions& options) {
           .context = options.context,
           .ubatch = options.ubatch,
           .cache_type = options.cache_type,
+          .page_type = options.page_type,
           .cache_bytes = options.cache_bytes,
           .exact_reuse = options.exact,
           .cache_disk = options.cache_disk,
@@ -75,7 +76,7 @@ struct Setup {
     pool.tokens = std::min(pool.tokens, options.list_tokens);
     StatePoolOptions bare = pool;
     bare.cache_bytes = 0;
-    const StateSpec spec = state_spec(config, options.cache_type);
+    const StateSpec spec = state_spec(config, options.cache_type, options.page_type);
     plan.lists = StatePool::bytes(spec, bare) - plan.pages - plan.logits;
     plan.cache += options.suspended_bytes;
   }
@@ -109,8 +110,9 @@ struct Engine::Impl {
   Impl(std::shared_ptr<const Model> model_in, const EngineOptions& options)
       : model(std::move(model_in)),
         setup(checked_setup(*model, options)),
-        runner(make_model_runner(model, setup.options.threads, setup.plan.workspace)),
-        states(state_spec(model->config(), setup.options.cache_type), setup.pool),
+        runner(make_model_runner(model, setup.options.threads, setup.plan.workspace,
+                                 setup.options.activations)),
+        states(state_spec(model->config(), setup.options.cache_type, setup.options.page_type), setup.pool),
         cache(states, {.exact = setup.options.exact,
                        .disk = setup.options.cache_disk,
                        .disk_bytes = setup.options.cache_disk_bytes}),

@@ -31,9 +31,11 @@ class HiddenKeeper final : public Observer {
 
 class ModelRunner final : public PassRunner {
  public:
-  ModelRunner(std::shared_ptr<const Model> model, int threads, std::int64_t workspace_bytes)
+  ModelRunner(std::shared_ptr<const Model> model, int threads, std::int64_t workspace_bytes,
+              Activations activations)
       : model_(std::move(model)), context_(threads), keeper_(context_, *model_) {
     context_.workspace.reserve(workspace_bytes);
+    context_.activations = activations;
   }
   std::int64_t vocab_size() const override { return model_->config().vocab_size; }
   Rows run(const Batch& batch, StatePool& states, bool with_hidden) override {
@@ -52,8 +54,9 @@ class ModelRunner final : public PassRunner {
 }  // namespace
 
 std::unique_ptr<PassRunner> make_model_runner(std::shared_ptr<const Model> model, int threads,
-                                              std::int64_t workspace_bytes) {
-  return std::make_unique<ModelRunner>(std::move(model), threads, workspace_bytes);
+                                              std::int64_t workspace_bytes,
+                                              Activations activations) {
+  return std::make_unique<ModelRunner>(std::move(model), threads, workspace_bytes, activations);
 }
 
 }  // namespace palimpsest

@@ -28,6 +28,7 @@ class PassRunner {
 
 /// Runs forward() with a workspace of so many bytes.
 std::unique_ptr<PassRunner> make_model_runner(std::shared_ptr<const Model> model, int threads,
-                                              std::int64_t workspace_bytes);
+                                              std::int64_t workspace_bytes,
+                                              Activations activations);
 
 }  // namespace palimpsest

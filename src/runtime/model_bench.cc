@@ -50,6 +50,7 @@ class Runner {
         states_(state_spec(model->config(), options.cache_type), pool_options(model->config(), plan_)) {
     if (options.pin_threads) base::pin_workers(context_.pool);
     context_.workspace.reserve(plan_.workspace);
+    context_.activations = options.activations;
     const auto vocab = static_cast<std::size_t>(model->config().vocab_size);
     ids_.resize(static_cast<std::size_t>(what.tokens * what.sequences));
     for (std::size_t i = 0; i < ids_.size(); ++i) ids_[i] = static_cast<std::int32_t>((i * 7919 + 13) % vocab);
@@ -113,7 +114,7 @@ class Runner {
 void count_work(const Model& model, DType cache_type, BenchResult& result) {
   const BenchCase& what = result.what;
   const ModelConfig& config = model.config();
-  const DecodeCost cost = decode_cost(model, what.tokens / 2, dtype_size(cache_type));
+  const DecodeCost cost = decode_cost(model, what.tokens / 2, cache_type);
   if (what.kind == BenchCase::Kind::kPrefill) {
     result.flops = prefill_flops(config, what.tokens);
     for (std::int64_t done = 0; done < what.tokens; done += what.ubatch)

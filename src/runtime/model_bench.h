@@ -47,6 +47,7 @@ struct BenchOptions {
   int repetitions = 5;
   bool profile = false;
   DType cache_type = DType::kBF16;
+  Activations activations = kDefaultActivations;
   bool pin_threads = false;
   /// Called before each repetition and now and then within; true ends the measurement with Error{kCancelled}. May be empty.
   std::function<bool(int repetition)> stop;

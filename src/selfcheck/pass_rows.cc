@@ -40,6 +40,7 @@ void check_threads(Checker& c) {
   for (const int count : counts) {
     ExecContext context(count);
     context.workspace.reserve(c.material.workspace);
+    context.activations = c.subject.context->activations;
     Engine engine(c.subject, c.room(1), {.cache = {}, .fixed_forms = true, .context = &context});
     const std::int32_t slot = engine.open_and_read(c.material.base.prompt);
     c.answer(engine, slot, c.material.base, fmt::format("{} threads", count));

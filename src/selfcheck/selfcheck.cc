@@ -94,7 +94,8 @@ class Run {
     if (m.is_outline())
       throw make_error(ErrorCode::kInvalidRequest, "'{}' was opened without its weights",
                        m.path().string());
-    subject_.spec = state_spec(m.config(), options.cache_type);
+    context_.activations = options.activations;
+    subject_.spec = state_spec(m.config(), options.cache_type, options.page_type);
     material_.folder = folder_.path();
     material_.workspace = forward_workspace_bytes(m, kMostRows, kSlots, kSlots);
     material_.snapshots = options.quick ? 5 : 9;

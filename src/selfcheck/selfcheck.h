@@ -28,6 +28,8 @@ using Forward =
 struct Options {
   int threads = 0;                  ///< 0: one a core
   DType cache_type = DType::kBF16;  ///< of list rows
+  DType page_type = DType::kF32;    ///< of pages at their borders
+  Activations activations = kDefaultActivations;
   /// Tokens of the longest prompt, 0: as many as the model reads in the time that the rows shall
   /// take. At most what the model was made for.
   std::int64_t prompt_tokens = 0;

@@ -30,6 +30,7 @@ class ExecContext {
 
   base::ThreadPool pool;
   Arena workspace;  ///< activations of the running forward pass
+  Activations activations = Activations::kF32;  ///< how products with quantised weights read their activations
   OpProfile* profile = nullptr;  ///< times every op where it is set; not owned. Costs a comparison an op where it is not
 
   /// True while the plan measures workspace: front doors then reserve what their kernel would, compute nothing and count nothing.
@@ -54,9 +55,6 @@ class ExecContext {
  private:
   std::vector<Buffer> scratch_;
   std::array<std::int64_t, static_cast<std::size_t>(Op::kCount)> calls_{};
-
- public:
-  Activations activations = Activations::kF32;  ///< how products with quantised weights read their activations
 };
 
 }  // namespace palimpsest
