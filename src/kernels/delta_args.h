@@ -71,7 +71,7 @@ struct DeltaStepArgs {
 };
 
 /// Prefill: the same recurrence, without convolution and norm, over many rows of each sequence at once.
-/// Chunks of 64 tokens lie at multiples of 64 of the absolute position, so batch mates and later tokens change no bit.
+/// Chunks (of 16 or 64 tokens) lie at multiples of their size of the absolute position, so batch mates and later tokens change no bit.
 struct DeltaPrefillArgs {
   DeltaInputs in;
   Tensor pages;       ///< as in DeltaStepArgs

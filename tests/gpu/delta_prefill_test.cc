@@ -99,23 +99,46 @@ TEST_F(DeltaPrefill, GatesFarBeyondTheRangeOfFloat) {
   expect_right(run(prefill_args(problem)), problem);
 }
 
-TEST_F(DeltaPrefill, NearlyCollinearKeys) {
-  DeltaCase problem(shape_of({.heads = 1, .value_heads = 1, .gate = DeltaGate::kLogDecay, .lengths = {200}}));
-  auto* k = problem.args.in.k.as<std::uint16_t>();
+TEST_F(DeltaPrefill, BoundedGatesAtBothEnds) {
+  DeltaCase problem(shape_of({.heads = 1, .value_heads = 1, .lengths = {300}}));
   auto* f = problem.args.in.f.as<std::uint16_t>();
-  auto* b = problem.args.in.b.as<std::uint16_t>();
-  for (std::int64_t t = 0; t < 200; ++t) {
-    b[t] = float_to_bf16(5);
-    for (std::int64_t d = 0; d < 128; ++d) {
-      k[t * 128 + d] = float_to_bf16(static_cast<float>(std::cos(0.1 * static_cast<double>(d)) + 0.02 * base::uniform(6, static_cast<std::uint64_t>(t * 128 + d), 0)));
-      f[t * 128 + d] = float_to_bf16(-0.001f);
+  for (std::int64_t i = 0; i < problem.args.in.f.numel(); ++i) {
+    const double u = base::uniform(5, static_cast<std::uint64_t>(i / 16), 0);  // for 16 channels of a token: the bound, next to nothing, or between
+    f[i] = float_to_bf16(static_cast<float>(u < 0.4 ? 60 : u < 0.8 ? -60 : 0));
+  }
+  for (std::int64_t i = 0; i < 64 * 128; ++i) f[i] = float_to_bf16(60);  // and whole chunks at the bound
+  expect_right(run(prefill_args(problem)), problem);
+}
+
+TEST_F(DeltaPrefill, NearlyCollinearKeys) {
+  for (const DeltaGate gate : {DeltaGate::kLogDecay, DeltaGate::kBounded}) {
+    DeltaCase problem(shape_of({.heads = 1, .value_heads = 1, .gate = gate, .lengths = {200}}));
+    auto* k = problem.args.in.k.as<std::uint16_t>();
+    auto* f = problem.args.in.f.as<std::uint16_t>();
+    auto* b = problem.args.in.b.as<std::uint16_t>();
+    for (std::int64_t t = 0; t < 200; ++t) {
+      b[t] = float_to_bf16(5);
+      for (std::int64_t d = 0; d < 128; ++d) {
+        k[t * 128 + d] = float_to_bf16(static_cast<float>(std::cos(0.1 * static_cast<double>(d)) + 0.02 * base::uniform(6, static_cast<std::uint64_t>(t * 128 + d), 0)));
+        f[t * 128 + d] = float_to_bf16(gate == DeltaGate::kLogDecay ? -0.001f : -20.0f);
+      }
+    }
+    // Finite, and within the bound; the RMS ratio is 0.008, since BF16 operands hold little of what tells such keys apart.
+    const PrefillResult got = run(prefill_args(problem));
+    const DeltaTruth truth = delta_truth(problem, kChunked);
+    EXPECT_TRUE(within(got.o, truth.o, truth.o_bound));
+    EXPECT_TRUE(within(got.pages, truth.pages, truth.page_bound));
+    std::printf("collinear keys, gate %d: RMS ratio o %.1e S %.1e\n", static_cast<int>(gate), rms_ratio(got.o, truth.o), rms_ratio(got.pages, truth.pages));
+  }
+}
+
+TEST_F(DeltaPrefill, ManyChunksOfAnyAlignment) {
+  for (const std::int64_t gap : {0, 4, 8}) {  // rows at multiples of 8 and of 16 bytes
+    for (const DType output : {DType::kBF16, DType::kF32}) {
+      DeltaCase problem(shape_of({.heads = 1, .value_heads = 2, .output = output, .gap = gap, .lengths = {700, 33, 0, 16}, .past = {5, 0, 3, 16}}));
+      expect_right(run(prefill_args(problem)), problem);
     }
   }
-  // Finite, and within the bound; the RMS ratio is 0.008, since BF16 operands hold little of what tells such keys apart.
-  const PrefillResult got = run(prefill_args(problem));
-  const DeltaTruth truth = delta_truth(problem, kChunked);
-  EXPECT_TRUE(within(got.o, truth.o, truth.o_bound));
-  EXPECT_TRUE(within(got.pages, truth.pages, truth.page_bound));
 }
 
 TEST_F(DeltaPrefill, ContinuesInTheMiddleOfAChunk) {
@@ -129,23 +152,25 @@ TEST_F(DeltaPrefill, StatesInBF16) {
 }
 
 TEST_F(DeltaPrefill, BatchMatesLaterTokensAndWorkspaceChangeNoBit) {
-  DeltaCase problem(shape_of({.heads = 3, .value_heads = 3, .lengths = {200, 90, 300}}));
-  DeltaPrefillArgs args = prefill_args(problem);
-  const PrefillResult together = run(args), again = run(args), small = run(args, 0.2), least = run(args, 0);
-  EXPECT_EQ(together.o, again.o);
-  EXPECT_EQ(together.o, small.o);
-  EXPECT_EQ(together.pages, small.pages);
-  EXPECT_EQ(together.o, least.o);
-  EXPECT_EQ(together.pages, least.pages);
-  // The second sequence alone, without its last 37 rows.
-  std::vector<std::int64_t> cu = {0, 53};
-  std::vector<std::int32_t> slot = {args.slots.as<std::int32_t>()[1]};
-  for (Tensor* t : {&args.in.q, &args.in.k, &args.in.v, &args.in.f, &args.in.b, &args.o}) *t = t->rows(200, 53);
-  args.cu_seqlens = Tensor::contiguous(cu.data(), DType::kI64, {2});
-  args.slots = Tensor::contiguous(slot.data(), DType::kI32, {1});
-  args.past = {};
-  const PrefillResult alone = run(args);
-  for (std::size_t i = 0; i < alone.o.size(); ++i) ASSERT_EQ(alone.o[i], together.o[200 * 3 * 128 + i]) << i;
+  for (const DeltaGate gate : {DeltaGate::kBounded, DeltaGate::kSoftplus}) {  // in one kernel; in two, with a workspace
+    DeltaCase problem(shape_of({.heads = 3, .value_heads = 3, .gate = gate, .lengths = {200, 90, 300}}));
+    DeltaPrefillArgs args = prefill_args(problem);
+    const PrefillResult together = run(args), again = run(args), small = run(args, 0.2), least = run(args, 0);
+    EXPECT_EQ(together.o, again.o);
+    EXPECT_EQ(together.o, small.o);
+    EXPECT_EQ(together.pages, small.pages);
+    EXPECT_EQ(together.o, least.o);
+    EXPECT_EQ(together.pages, least.pages);
+    // The second sequence alone, without its last 37 rows.
+    std::vector<std::int64_t> cu = {0, 53};
+    std::vector<std::int32_t> slot = {args.slots.as<std::int32_t>()[1]};
+    for (Tensor* t : {&args.in.q, &args.in.k, &args.in.v, &args.in.f, &args.in.b, &args.o}) *t = t->rows(200, 53);
+    args.cu_seqlens = Tensor::contiguous(cu.data(), DType::kI64, {2});
+    args.slots = Tensor::contiguous(slot.data(), DType::kI32, {1});
+    args.past = {};
+    const PrefillResult alone = run(args);
+    for (std::size_t i = 0; i < alone.o.size(); ++i) ASSERT_EQ(alone.o[i], together.o[200 * 3 * 128 + i]) << i;
+  }
 }
 
 TEST_F(DeltaPrefill, ANegativeSlotGivesZerosAndTouchesNothing) {
@@ -177,6 +202,9 @@ TEST(DeltaPrefillChecks, RefuseWhatTheKernelCannotDo) {
   a = good;
   a.workspace.data = reinterpret_cast<void*>(16);
   refused(a, "workspace: must begin at a multiple of 128 bytes");
+  a = good;
+  a.o.data = reinterpret_cast<void*>(8);
+  refused(a, "o: must begin at a multiple of 16 bytes");
   a = good;
   a.cu_seqlens.sizes[0] = 1;
   refused(a, "cu_seqlens: shape [1], expected [2]");

@@ -147,6 +147,7 @@ void check_delta_prefill(const DeltaPrefillArgs& args) {
   check_sizes("o", args.o, {rows, value_heads, values});
   check_type("o", args.o, {DType::kBF16, DType::kF32});
   if (!args.o.is_contiguous()) refuse("o", "must be contiguous");
+  if (reinterpret_cast<std::uintptr_t>(args.o.data) % 16 != 0) refuse("o", "must begin at a multiple of 16 bytes");
   if (reinterpret_cast<std::uintptr_t>(args.workspace.data) % 128 != 0) refuse("workspace", "must begin at a multiple of 128 bytes");
 }
 

@@ -17,8 +17,9 @@ struct DeltaWorkspace {
 };
 DeltaWorkspace delta_prefill_workspace(std::int64_t rows, std::int64_t sequences, std::int64_t value_heads);
 
-/// K = V = 128, BF16 inputs in rows of 8-byte vectors; any gate, any number of rows. Work is done in passes over as many chunks as the workspace
-/// holds. Bits do not depend on batch mates, on later tokens, or on the size of the workspace.
+/// K = V = 128, BF16 inputs in rows of 8-byte vectors (16 is faster), o at a multiple of 16 bytes; any gate, any number of rows. A gate a
+/// channel of kind kBounded with a bound in [-5, 0) takes one kernel, which needs no workspace; others work in passes over as many chunks as
+/// the workspace holds. Bits do not depend on batch mates, on later tokens, or on the size of the workspace.
 void delta_prefill(const DeltaPrefillArgs& args, void* stream);
 
 /// The truth, in double: pages, snapshots and o are F64. Waits until it is done.

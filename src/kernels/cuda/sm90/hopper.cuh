@@ -4,6 +4,7 @@
 // complete on an mbarrier, and the warp products and transposes of earlier chips. PTX ISA 8.x, chapters wgmma, mbarrier, cp.async.bulk, mma.
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -17,6 +18,13 @@ __device__ inline std::uint32_t pack_bf16(float low, float high) {
   return *reinterpret_cast<const std::uint32_t*>(&pair);
 }
 
+__device__ inline std::uint32_t pack_f16(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+/// The two bf16 of a word.
+__device__ inline float2 unpack_bf16(std::uint32_t pair) { return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)); }
+
 // -- images: tiles of rows of 64 bf16 (128 bytes), 16-byte pieces of row r swizzled by r % 8, as wgmma reads them (128-byte swizzle) --------
 
 /// Byte offset of element (row, column) of such a tile, which begins at a multiple of 1024 bytes.
@@ -26,6 +34,15 @@ __device__ inline int swizzled(int row, int column) { return row * 128 + (((colu
 __device__ inline std::uint64_t tile_descriptor(std::uint32_t address) {
   return (static_cast<std::uint64_t>(address) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
+
+/// A descriptor from its halves: the first holds the address / 16 in bits 0..13, so that constants may be added to it.
+__device__ inline std::uint64_t descriptor(std::uint32_t low, std::uint32_t high) {
+  std::uint64_t d;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(d) : "r"(low), "r"(high));
+  return d;
+}
+/// 16 rows of 16 bf16 of K without a swizzle: byte offset of element (row, column).
+__device__ inline int small_offset(int row, int column) { return row / 8 * 256 + column / 8 * 128 + row % 8 * 16 + column % 8 * 2; }
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -54,6 +71,36 @@ __device__ inline void wgmma_n128(float* d, const std::uint32_t* a, std::uint64_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
 }
 
+/// d [64, 16] = (accumulate ? d : 0) + A [64, 16] B [16, 16]^T, one warpgroup; d and a in the fragment layout of m64n16k16.
+__device__ inline void wgmma_n16(float* d, const std::uint32_t* a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+      "{%8, %9, %10, %11}, %12, p, 1, 1, 0;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+
+/// d [64, 32] = (accumulate ? d : 0) + A [64, 16] B [32, 16]^T, one warpgroup; d and a in the fragment layout of m64n32k16.
+__device__ inline void wgmma_n32(float* d, const std::uint32_t* a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+
+/// d [64, 128] = (accumulate ? d : 0) + A [64, 16] B [16, 128], B as it lies: rows of K.
+__device__ inline void wgmma_n128_rows(float* d, const std::uint32_t* a, std::uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+
 // -- products of one warp ----------------------------------------------------------------------------------------------------------------
 
 /// d [16, 8] += A [16, 16] B [8, 16]^T.
@@ -61,6 +108,18 @@ __device__ inline void mma(float (&d)[4], const std::uint32_t (&a)[4], std::uint
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/// d [16, 8] = c + A [16, 16] B [8, 16]^T in F16, c the same everywhere.
+__device__ inline void mma_f16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, float c) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(c));
+}
+/// d += A B^T in F16.
+__device__ inline void mma_f16(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 /// Four 8 x 8 tiles; lane l gives the address of row l % 8 of tile l / 8.
 __device__ inline void load_matrices(std::uint32_t (&r)[4], const void* row) {
@@ -108,12 +167,31 @@ __device__ inline void barrier_wait(std::uint64_t* barrier, int parity) {
       "r"(parity)
       : "memory");
 }
+/// Whether the phase of this parity is over.
+__device__ inline bool barrier_passed(std::uint64_t* barrier, int parity) {
+  std::uint32_t passed;
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+               : "=r"(passed)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return passed != 0;
+}
 /// Global to shared memory, in multiples of 16 bytes; completes on the barrier.
 __device__ inline void copy_bulk(void* to, const void* from, int bytes, std::uint64_t* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from),
                "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
+
+/// kBytes (8 or 16) of global memory to shared memory, or zeros where not `valid`.
+template <int kBytes>
+__device__ inline void copy_piece(std::uint32_t to, const void* from, bool valid) {
+  const int bytes = valid ? kBytes : 0;
+  if constexpr (kBytes == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+/// Until all pieces that this thread asked for are there.
+__device__ inline void wait_pieces() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /// Shared to global memory, in multiples of 16 bytes. Writers call copies_follow() before the barrier in front of this.
 __device__ inline void copy_bulk_out(void* to, const void* from, int bytes) {
@@ -123,6 +201,23 @@ __device__ inline void copies_follow() { asm volatile("fence.proxy.async.shared:
 /// Until the copies of this thread have read their source.
 __device__ inline void wait_copies_out() {
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/// The warps of a warpgroup take or give registers; all of them call this.
+template <int kRegisters>
+__device__ void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// 1 / x, to a few units in the last place.
+__device__ inline float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 /// 2^x, to a few units in the last place; 0 far below.
