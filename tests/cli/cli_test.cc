@@ -146,8 +146,8 @@ TEST(Usage, ValuesOutOfRangeNameFlagValueAndRange) {
   expect_usage_error(on_demo({"run", "-p", "x", "-n", "99999999999999999999"}),
                      {"--predict", "out of range"});
   expect_usage_error(on_demo({"run", "-p", "x", "-ub", "0"}), {"--ubatch-size", "at least 1"});
-  expect_usage_error(on_demo({"run", "-p", "x", "--cache-type", "q8"}),
-                     {"--cache-type", "'q8'", "bf16, f32"});
+  expect_usage_error(on_demo({"run", "-p", "x", "--cache-type", "q4"}),
+                     {"--cache-type", "'q4'", "bf16, f32, q8"});
   expect_usage_error(on_demo({"run", "-p", "x", "--reasoning-effort", "medium"}),
                      {"off, low, high, max"});
 }
@@ -341,7 +341,7 @@ TEST(Logits, AgreeWithTheRecordedOnes) {
   const std::string out = (folder / "out.safetensors").string();
   const ChildResult result =
       palimpsest({"logits", "-m", tiny(), "--ids-file", (folder / "lists.json").string(),
-                  "--hidden", "--cache-type", "f32", "-ub", "16", "-o", out});
+                  "--hidden", "--cache-type", "f32", "--activations", "f32", "-ub", "16", "-o", out});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, IsEmpty());
   const test::Golden written(out);

@@ -125,7 +125,9 @@ TEST(Engine, EmbeddingsAreHiddenStatesAfterTheLastNorm) {
       mean[i] += last[i] / 150;
     }
   }
-  Engine engine(model(), small());
+  EngineOptions options = small();
+  options.activations = Activations::kF32;  // as the runner's
+  Engine engine(model(), options);
   for (const Pooling pooling : {Pooling::kLast, Pooling::kMean, Pooling::kLast}) {
     Listener listener, beside;
     engine.submit(request_of(2), beside.handler());
