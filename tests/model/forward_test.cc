@@ -119,6 +119,7 @@ TEST_P(GoldenModel, LogitsAndHiddenStatesMatchTheRecording) {
     expect_close(runner.run(golden->ids(seq + ".input_ids"), 512, &recorder), golden->floats(seq + ".logits"), seq + ".logits");
     std::size_t recorded = 0;
     while (golden->has(seq + ".hidden." + std::to_string(recorded))) ++recorded;
+    if (n == 3 && recorded == 0) continue;  // left out of the repository for its size
     ASSERT_EQ(recorder.hidden.size(), recorded);
     for (std::size_t i = 0; i < recorded; ++i) {
       const std::string key = seq + ".hidden." + std::to_string(i);
