@@ -36,7 +36,7 @@ void run_decode(const DecodeShape& s, Report& report) {
   past.upload(lengths.data());
   const DeviceTensor o(DType::kBF16, {s.sequences, s.heads, kValues}), workspace(DType::kU8, {cuda::latent_decode_workspace(s.sequences, s.heads, s.length)});
   LatentDecodeArgs args;
-  args.q = q, args.kv_b = kv_b, args.list = {list, table}, args.slots = slots, args.past = past, args.scale = kScale, args.o = o, args.workspace = workspace;
+  args.q = q, args.kv_b = kv_b, args.list = {list, table, {}}, args.slots = slots, args.past = past, args.scale = kScale, args.o = o, args.workspace = workspace;
   if (s.gate) args.gate = gate;
   Result result;
   result.name = "mla_decode B=" + std::to_string(s.sequences) + " H=" + std::to_string(s.heads) + " L=" + std::to_string(s.length) + (s.gate ? " gate" : "");
