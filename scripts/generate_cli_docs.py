@@ -12,7 +12,7 @@ import json
 import subprocess
 from pathlib import Path
 
-FILE_VALUES = {"FILE", "PATH"}
+FILE_VALUES = {"FILE", "FOLDER", "PATH"}
 
 
 def flags_of(table, command):
@@ -58,13 +58,23 @@ def manual(table, version):
         ".B palimpsest",
         "\\fICOMMAND\\fR \\fB\\-m\\fR \\fIPATH\\fR [\\fIFLAGS\\fR]",
         ".SH DESCRIPTION",
-        "Runs Kimi K3 and Kimi\\-Linear checkpoints as they are published: a folder with config.json, safetensors files and",
-        "tiktoken.model. Text goes to standard output, everything else to standard error.",
+        "Runs the language models that led from GPT\\-2 and Llama through linear attention and DeltaNet to Kimi\\-Linear and Kimi K3, as they",
+        "are published: a folder with config.json and safetensors files, or a GGUF file. The result goes to standard output, everything",
+        "else to standard error.",
         ".SH COMMANDS",
     ]
     for command in table["commands"]:
         operand = f" \\fI{roff(command['operand'])}\\fR" if "operand" in command else ""
         lines += [".TP", f"\\fB{command['name']}\\fR{operand}", roff(sentence(command["summary"]))]
+    lines += [
+        ".SH FLAGS OF EVERY COMMAND",
+        ".TP",
+        "\\fB\\-h\\fR, \\fB\\-\\-help\\fR",
+        "Print the flags, with examples, and leave.",
+        ".TP",
+        "\\fB\\-\\-version\\fR",
+        "Print the version and leave.",
+    ]
     for command in table["commands"]:
         lines += [f".SH \"FLAGS OF {command['name'].upper()}\""]
         for flag in flags_of(table, command):
