@@ -3,41 +3,21 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <numeric>
 #include <optional>
 #include <system_error>
 
 #include "base/check.h"
+#include "formats/gguf_part.h"
 #include "formats/quote.h"
 
 namespace palimpsest::formats {
 namespace {
 
-/// The two numbers of NAME-00002-of-00005.gguf.
-struct SplitName {
-  std::string stem;  ///< NAME
-  std::int64_t number = 0, count = 0;
-
-  static std::optional<SplitName> parse(std::string_view file) {
-    constexpr std::string_view kEnd = ".gguf", kOf = "-of-";
-    constexpr std::size_t kDigits = 5, kTail = 1 + kDigits + kOf.size() + kDigits + kEnd.size();
-    if (file.size() <= kTail || !file.ends_with(kEnd)) return std::nullopt;
-    const std::string_view tail = file.substr(file.size() - kTail);
-    const std::string_view number = tail.substr(1, kDigits), count = tail.substr(1 + kDigits + kOf.size(), kDigits);
-    if (tail[0] != '-' || tail.substr(1 + kDigits, kOf.size()) != kOf) return std::nullopt;
-    const auto digits = [](std::string_view s) { return s.find_first_not_of("0123456789") == s.npos; };
-    if (!digits(number) || !digits(count)) return std::nullopt;
-    return SplitName{std::string(file.substr(0, file.size() - kTail)), std::atoll(std::string(number).c_str()),
-                     std::atoll(std::string(count).c_str())};
-  }
-  std::string part(std::int64_t i) const { return fmt::format("{}-{:05}-of-{:05}.gguf", stem, i, count); }
-};
-
 /// All parts of the model that `path` belongs to.
 Result<std::vector<std::filesystem::path>> find_parts(const std::filesystem::path& path) {
-  const auto split = SplitName::parse(path.filename().string());
+  const auto split = GgufPart::parse(path.filename().string());
   if (!split) return std::vector{path};
   if (split->count < 1 || split->count > kMaxGgufParts || split->number < 1 || split->number > split->count) {
     return fail(ErrorCode::kInvalidFile, "'{}': part {} of {}", path.string(), split->number, split->count);
@@ -45,11 +25,11 @@ Result<std::vector<std::filesystem::path>> find_parts(const std::filesystem::pat
   std::vector<std::filesystem::path> parts;
   std::string missing;
   for (std::int64_t i = 1; i <= split->count; ++i) {
-    parts.push_back(path.parent_path() / split->part(i));
+    parts.push_back(path.parent_path() / split->name(i));
     std::error_code ignored;
     if (!std::filesystem::exists(parts.back(), ignored)) {
       if (!missing.empty()) missing += ", ";
-      missing += quote(split->part(i));
+      missing += quote(split->name(i));
     }
   }
   if (missing.empty()) return parts;

@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 
+#include "formats/gguf_part.h"
 #include "formats/quote.h"
 
 namespace palimpsest::hub {
@@ -84,21 +85,8 @@ std::vector<RemoteFile> gguf_files(const ModelInfo& info) {
 }  // namespace
 
 std::string first_part(std::string_view name) {
-  // ...-00002-of-00005.gguf: the number begins 20 bytes before the end.
-  constexpr std::string_view kOf = "-of-", kEnd = ".gguf";
-  constexpr std::size_t kDigits = 5, kTail = 1 + kDigits + 4 + kDigits + 5;
-  if (name.size() <= kTail || !name.ends_with(kEnd)) return std::string(name);
-  const std::string_view tail = name.substr(name.size() - kTail);
-  const auto is_number = [](std::string_view digits) {
-    return digits.find_first_not_of("0123456789") == digits.npos;
-  };
-  if (tail[0] != '-' || !is_number(tail.substr(1, kDigits)) ||
-      tail.substr(1 + kDigits, kOf.size()) != kOf ||
-      !is_number(tail.substr(1 + kDigits + kOf.size(), kDigits))) {
-    return std::string(name);
-  }
-  return std::string(name.substr(0, name.size() - kTail)) + "-00001" +
-         std::string(tail.substr(1 + kDigits));
+  const auto part = formats::GgufPart::parse(name);
+  return part ? part->name(1) : std::string(name);
 }
 
 std::vector<RemoteFile> choose_files(const ModelInfo& info, std::span<const std::string> include) {

@@ -1,6 +1,7 @@
 #include <map>
 
 #include "base/mapped_file.h"
+#include "formats/gguf_part.h"
 #include "formats/quote.h"
 #include "formats/shard_index.h"
 #include "hub/cache.h"
@@ -44,9 +45,9 @@ std::map<std::string, int> gguf_models(const fs::path& folder) {
 }
 
 /// "...-00001-of-00005.gguf" has 5 parts.
-int parts_of(const std::string& first) {
-  if (first.size() < 20 || first.compare(first.size() - 20, 10, "-00001-of-") != 0) return 1;
-  return std::atoi(first.c_str() + first.size() - 10);
+std::int64_t parts_of(const std::string& name) {
+  const auto part = formats::GgufPart::parse(name);
+  return part ? part->count : 1;
 }
 
 }  // namespace
