@@ -50,18 +50,6 @@ std::string summary(const hub::ModelId& id, const hub::PullResult& result, std::
                      report::format_bytes(result.fetched), verb);
 }
 
-/// Without a network: the cache has it, or not.
-int pull_offline(const hub::Settings& settings, const hub::ModelId& id) {
-  const hub::CachedModel cached = hub::find_cached_model(settings.cache, id);
-  if (!cached.path) {
-    throw make_error(ErrorCode::kIo, "HF_HUB_OFFLINE is set, and {}", cached.missing);
-  }
-  print((std::filesystem::is_directory(*cached.path) ? *cached.path : cached.path->parent_path())
-            .string() +
-        "\n");
-  return 0;
-}
-
 }  // namespace
 
 hub::PullResult fetch_model(const hub::Settings& settings, const hub::ModelId& id,
@@ -77,12 +65,13 @@ hub::PullResult fetch_model(const hub::Settings& settings, const hub::ModelId& i
 int pull(const Options& options) {
   const hub::ModelId id = value_or_throw(hub::parse_model_id(options.model));
   const hub::Settings settings = hub::settings_from_environment();
-  if (settings.offline) return pull_offline(settings, id);
   const auto begin = std::chrono::steady_clock::now();
-  const hub::PullResult result = fetch_model(settings, id,
-                                             {.include = options.include,
-                                              .jobs = static_cast<int>(options.jobs),
-                                              .dry_run = options.dry_run});
+  const hub::PullResult result =
+      settings.offline ? hub::find_cached_files(settings, id, options.include)
+                       : fetch_model(settings, id,
+                                     {.include = options.include,
+                                      .jobs = static_cast<int>(options.jobs),
+                                      .dry_run = options.dry_run});
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
 
   if (options.json) {
@@ -90,9 +79,10 @@ int pull(const Options& options) {
   } else {
     print(options.dry_run ? list_text(result) : result.folder.string() + "\n");
   }
-  const std::string verb = options.dry_run
-                               ? "to fetch"
-                               : fmt::format("fetched in {}", report::format_seconds(time.count()));
+  const std::string verb =
+      settings.offline  ? "fetched: HF_HUB_OFFLINE is set"
+      : options.dry_run ? "to fetch"
+                        : fmt::format("fetched in {}", report::format_seconds(time.count()));
   std::fprintf(stderr, "%s\n", summary(id, result, verb).c_str());
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,5 +46,11 @@ struct PullResult {
 /// kInvalidRequest (no such files), kCancelled. After any of them what has come is kept for the
 /// next call. Safe beside other programs that use the same cache.
 PullResult pull(const Settings& settings, const ModelId& id, const PullOptions& options);
+
+/// The same from the cache alone, for HF_HUB_OFFLINE: the files of the snapshot that a pull would have chosen, all of them cached; checksums
+/// are the names of the blobs, "" for files that are no links. Patterns choose among the files that are there. Throws Error: kIo (the model
+/// is not in the cache, or without patterns not whole), kInvalidRequest (a pattern matches nothing there; several GGUF models), kInvalidFile
+/// (an index that cannot be read).
+PullResult find_cached_files(const Settings& settings, const ModelId& id, std::span<const std::string> include);
 
 }  // namespace palimpsest::hub

@@ -131,6 +131,33 @@ TEST_F(PullCommand, OfflineSaysWhatWouldFetchIt) {
   EXPECT_THAT(hub_.server.calls(), IsEmpty());
 }
 
+TEST_F(PullCommand, OfflineTellsWhatTheCacheHolds) {
+  EXPECT_EQ(palimpsest({"pull", "owner/model"}).exit_code, 0);
+  const auto online = nlohmann::json::parse(palimpsest({"pull", "owner/model", "--json"}).out);
+  const std::size_t calls = hub_.server.calls().size();
+  setenv("HF_HUB_OFFLINE", "1", 1);
+
+  EXPECT_EQ(nlohmann::json::parse(palimpsest({"pull", "owner/model", "--json"}).out), online);
+  const ChildResult list = palimpsest({"pull", "owner/model", "--dry-run", "--include", "config*"});
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_THAT(list.out, AllOf(HasSubstr("config.json"), testing::Not(HasSubstr("safetensors"))));
+  EXPECT_THAT(list.err, HasSubstr("1 files"));
+  const ChildResult none = palimpsest({"pull", "owner/model", "--include", "*.md"});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("owner/model: HF_HUB_OFFLINE is set, and in the cache"),
+                              HasSubstr("--include '*.md' matches none of the ")));
+  EXPECT_EQ(palimpsest({"pull", "owner/other", "--include", "*"}).exit_code, 1);
+
+  // A blob that is gone: the model is not whole any more, what is there can still be asked for.
+  fs::remove(hub_.settings().cache / "models--owner--model/blobs" /
+             hub_.sum("model-00002-of-00002.safetensors"));
+  const ChildResult cut = palimpsest({"pull", "owner/model", "--json"});
+  EXPECT_EQ(cut.exit_code, 1);
+  EXPECT_THAT(cut.err, HasSubstr("model-00002-of-00002.safetensors is missing"));
+  EXPECT_EQ(palimpsest({"pull", "owner/model", "--include", "*.json"}).exit_code, 0);
+  EXPECT_EQ(hub_.server.calls().size(), calls);
+}
+
 TEST_F(PullCommand, AMistypedPathIsNoName) {
   const ChildResult result = palimpsest({"inspect", "-m", "models/no-such-model"});
   EXPECT_EQ(result.exit_code, 1);
