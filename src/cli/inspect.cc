@@ -58,8 +58,8 @@ nlohmann::ordered_json to_json(const Facts& facts) {
                         {"routed_experts", facts.parameters.routed_experts}};
   json["tensors"] = {{"text", facts.census.text_tensors},
                      {"text_bytes", facts.census.text_bytes},
-                     {"unused", facts.census.vision_tensors},
-                     {"unused_bytes", facts.census.vision_bytes}};
+                     {"unused", facts.census.unused_tensors},
+                     {"unused_bytes", facts.census.unused_bytes}};
   for (const auto& [type, amount] : facts.by_type) {
     json["dtypes"][type] = {{"tensors", amount.tensors}, {"bytes", amount.bytes}};
   }
@@ -116,13 +116,13 @@ std::string to_text(const Facts& facts) {
       report::format_count(parameters.routed_experts));
   text +=
       fmt::format("\ntensors: {} in {} file(s), {}\n",
-                  report::format_grouped(facts.census.text_tensors + facts.census.vision_tensors),
+                  report::format_grouped(facts.census.text_tensors + facts.census.unused_tensors),
                   facts.files, report::format_bytes(static_cast<std::int64_t>(facts.file_bytes)));
   text += tensors_text(facts);
-  if (facts.census.vision_tensors > 0) {
-    text += fmt::format("  {} tensors ({}) of the vision tower or of multi-token prediction are not used\n",
-                        report::format_grouped(facts.census.vision_tensors),
-                        report::format_bytes(static_cast<std::int64_t>(facts.census.vision_bytes)));
+  if (facts.census.unused_tensors > 0) {
+    text += fmt::format("  {} tensors ({}) are not used: a vision tower, multi-token prediction or the copy of a tied head\n",
+                        report::format_grouped(facts.census.unused_tensors),
+                        report::format_bytes(static_cast<std::int64_t>(facts.census.unused_bytes)));
   }
   return text + "\nstate\n" + state_text(facts);
 }

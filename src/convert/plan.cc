@@ -127,7 +127,7 @@ Plan plan_conversion(const ModelConfig& config, const std::vector<WeightSpec>& s
     add({.spec = &spec, .source = stored, .form = new_form(spec, stored, options), .items = {}});
   }
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (!used[i]) add({.spec = nullptr, .source = {.dense = &entries[i]}, .form = std::nullopt, .items = {}});
+    if (!used[i] && !is_tied_head(config, entries[i].name)) add({.spec = nullptr, .source = {.dense = &entries[i]}, .form = std::nullopt, .items = {}});
   }
   cut_into_shards(plan, options.shard_bytes);
   return plan;

@@ -33,7 +33,7 @@ struct Shard {
 };
 
 struct Plan {
-  std::vector<PlannedWeight> weights;  ///< in the order of the list of weights, unused tensors last
+  std::vector<PlannedWeight> weights;  ///< in the order of the list of weights, then unused tensors; the copy of a tied head is left out
   std::vector<Shard> shards;
   std::uint64_t bytes = 0;
 };

@@ -39,7 +39,7 @@ Census Model::Impl::open(OpenedModel opened) {
   loader = std::make_unique<WeightLoader>(*config, *source, is_outline);
   const Census census = value_or_throw(source->census());
   unused = source->unused();
-  unused_bytes = static_cast<std::int64_t>(census.vision_bytes);
+  unused_bytes = static_cast<std::int64_t>(census.unused_bytes);
   return census;
 }
 

@@ -44,7 +44,7 @@ class CheckpointSource final : public WeightSource {
   std::vector<std::string> unused() const override {
     std::vector<std::string> names;
     for (const formats::TensorEntry& entry : checkpoint_.entries()) {
-      if (is_vision_tensor(entry.name)) names.emplace_back(entry.name);
+      if (is_unused_tensor(config_, entry.name)) names.emplace_back(entry.name);
     }
     return names;
   }

@@ -82,9 +82,14 @@ bool is_buffer(Family family, std::string_view name) {
 
 }  // namespace
 
-bool is_vision_tensor(std::string_view name) {
+bool is_tied_head(const ModelConfig& config, std::string_view name) {
+  return config.tie_word_embeddings && name.ends_with("lm_head.weight") && name == weight_name(config, {.role = WeightRole::kLmHead});
+}
+
+bool is_unused_tensor(const ModelConfig& config, std::string_view name) {
   constexpr std::string_view kBeginnings[] = {"vision_tower.", "mm_projector.", "model.visual.", "mtp."};
-  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings), [&](std::string_view beginning) { return name.starts_with(beginning); });
+  return is_tied_head(config, name) ||
+         std::any_of(std::begin(kBeginnings), std::end(kBeginnings), [&](std::string_view beginning) { return name.starts_with(beginning); });
 }
 
 float load_float(const Tensor& t, std::int64_t i) {
@@ -142,9 +147,13 @@ Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec
   }
   for (std::size_t i = 0; i < entries.size(); ++i) {
     if (used[i] || is_buffer(config.family, entries[i].name)) continue;
-    if (is_vision_tensor(entries[i].name)) {
-      ++census.vision_tensors;
-      census.vision_bytes += entries[i].bytes();
+    const bool other_head = is_tied_head(config, entries[i].name) && !has_shape(entries[i], {config.vocab_size, config.hidden_size});
+    if (is_unused_tensor(config, entries[i].name) && !other_head) {
+      ++census.unused_tensors;
+      census.unused_bytes += entries[i].bytes();
+    } else if (other_head) {
+      problems.add(fmt::format("tensor {}: tied to the embedding [{}, {}], found {}", quote(entries[i].name), config.vocab_size,
+                               config.hidden_size, formats::describe(entries[i])));
     } else {
       problems.add(fmt::format("tensor {}: expected nothing of that name, found {}", quote(entries[i].name),
                                formats::describe(entries[i])));

@@ -30,9 +30,9 @@ Result<StoredWeight> locate_weight(const ModelConfig& config, const WeightSpec& 
 /// What a checkpoint that fits its config holds.
 struct Census {
   std::int64_t text_tensors = 0;
-  std::int64_t vision_tensors = 0;  ///< present but unused by the text model
+  std::int64_t unused_tensors = 0;  ///< present but unused by the text model: see is_unused_tensor
   std::uint64_t text_bytes = 0;
-  std::uint64_t vision_bytes = 0;
+  std::uint64_t unused_bytes = 0;
   std::uint64_t mxfp4_bytes = 0;    ///< codes and scales; part of text_bytes
   std::int64_t mxfp4_weights = 0;
   std::uint64_t int8_bytes = 0;     ///< codes and scales; part of text_bytes
@@ -41,8 +41,13 @@ struct Census {
   std::array<std::uint64_t, kNumBlockTypes> block_bytes = {};  ///< in ggml's block formats, by BlockType
 };
 
-/// Whether a tensor belongs to a vision tower or to Qwen's multi-token prediction (mtp), which the text model does not use, by its published name.
-bool is_vision_tensor(std::string_view name);
+/// Whether a published checkpoint may hold a tensor of this name that the text model does not use: a vision tower, Qwen's multi-token
+/// prediction (mtp), or the copy of a tied head.
+bool is_unused_tensor(const ModelConfig& config, std::string_view name);
+
+/// lm_head.weight of a model whose config.json ties it to the embedding. The embedding is the head, whatever the copy holds, as in
+/// transformers.
+bool is_tied_head(const ModelConfig& config, std::string_view name);
 
 /// Compares a checkpoint with the list of its weights. One Error (kInvalidFile) for all that is missing, extra, mis-shaped
 /// or mis-typed (TensorProblems).

@@ -309,15 +309,27 @@ TEST(Convert, KeepsTensorsThatTheTextModelDoesNotUse) {
   const TempFolder temp;
   convert_checkpoint({.input = folder, .output = temp / "out", .weights = Form::kInt8});
   const auto before = value_or_throw(formats::Checkpoint::open(folder)), after = value_or_throw(formats::Checkpoint::open(temp / "out"));
+  const auto config = load_model_config(folder.string());
   std::int64_t vision = 0;
   for (const auto& entry : before.entries()) {
-    if (!is_vision_tensor(entry.name)) continue;
+    if (!is_unused_tensor(config, entry.name)) continue;
     ++vision;
     const auto* copy = after.find(entry.name);
     ASSERT_NE(copy, nullptr) << entry.name;
     EXPECT_EQ(std::memcmp(before.view(entry).data, after.view(*copy).data, entry.bytes()), 0);
   }
   EXPECT_GT(vision, 10);
+}
+
+TEST(Convert, LeavesTheCopyOfATiedHeadOut) {
+  const TempFolder folder;
+  synthetic::Options options;
+  options.edit = [](auto& items) { items.push_back({"lm_head.weight", DType::kBF16, {256, 64}}); };
+  synthetic::write_checkpoint(folder / "in", synthetic::config_json({.family = Family::kLlama}), options);
+  convert_checkpoint({.input = folder / "in", .output = folder / "out", .weights = Form::kF16});
+  const auto after = value_or_throw(formats::Checkpoint::open(folder / "out"));
+  EXPECT_EQ(after.find("lm_head.weight"), nullptr);
+  EXPECT_EQ(after.find("model.embed_tokens.weight")->dtype, DType::kF16);
 }
 
 // ---- shards, interruptions, damage ----

@@ -54,7 +54,7 @@ TEST(Census, FitsTheModelsOfTheTree) {
     ASSERT_TRUE(census) << name << ": " << census.error().text();
     EXPECT_EQ(census->text_tensors, std::ssize(model.checkpoint.entries()));
     EXPECT_EQ(census->text_bytes, model.checkpoint.tensor_bytes());
-    EXPECT_EQ(census->vision_tensors, 0);
+    EXPECT_EQ(census->unused_tensors, 0);
     EXPECT_GT(census->mxfp4_weights, 0);
     std::uint64_t sum = census->mxfp4_bytes;
     for (const std::uint64_t bytes : census->dense_bytes) sum += bytes;
@@ -78,9 +78,9 @@ TEST(Census, ReportsVisionTensorsAsUnused) {
   const Model model(folder);
   const auto census = model.census();
   ASSERT_TRUE(census) << census.error().text();
-  EXPECT_GT(census->vision_tensors, 10);
-  EXPECT_GT(census->vision_bytes, 0u);
-  EXPECT_EQ(census->text_tensors + census->vision_tensors, std::ssize(model.checkpoint.entries()));
+  EXPECT_GT(census->unused_tensors, 10);
+  EXPECT_GT(census->unused_bytes, 0u);
+  EXPECT_EQ(census->text_tensors + census->unused_tensors, std::ssize(model.checkpoint.entries()));
 }
 
 /// A synthetic model whose tensor list was edited before it was written.
@@ -202,6 +202,28 @@ TEST(Census, KnowsBuffersOfOldLlamaCheckpoints) {
   EXPECT_EQ(census->text_tensors, std::ssize(checkpoint.entries()));
 }
 
+TEST(Census, ATiedModelMayStoreItsHeadAgain) {
+  const auto with_head = [](bool tied, std::int64_t rows, const char* name = "lm_head.weight") {
+    const TempFolder folder;
+    synthetic::Options options;
+    options.edit = [&](Items& items) {
+      std::erase_if(items, [](const auto& item) { return item.name == "lm_head.weight"; });
+      items.push_back({name, DType::kBF16, {rows, 64}});
+    };
+    std::string config = synthetic::config_json({.family = Family::kLlama});
+    const std::string from = "\"tie_word_embeddings\": true";
+    if (!tied) config.replace(config.find(from), from.size(), "\"tie_word_embeddings\": false");
+    synthetic::write_checkpoint(folder.path(), config, options);
+    const Model model(folder.path());
+    const auto census = model.census();
+    return census ? fmt::format("{} unused", census->unused_tensors) : census.error().text();
+  };
+  EXPECT_EQ(with_head(true, 256), "1 unused");
+  EXPECT_EQ(with_head(false, 256), "0 unused");
+  EXPECT_THAT(with_head(true, 255), HasSubstr("'lm_head.weight': tied to the embedding [256, 64], found BF16 [255, 64]"));
+  EXPECT_THAT(with_head(true, 256, "model.lm_head.weight"), HasSubstr("expected nothing of that name"));
+}
+
 TEST(Census, ListsTheFirstProblemsAndCountsTheRest) {
   const std::string text = edited([](Items& items) { remove(items, ".w2.weight_packed"); });
   // Three MoE layers of four experts: 12 missing matrices; their scales, being named after a known weight, are not extra.
@@ -258,7 +280,7 @@ TEST(Census, FitsTheWholeOfKimiK3) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   ASSERT_TRUE(census) << census.error().text();
   EXPECT_EQ(census->text_tensors, 497'052);
-  EXPECT_EQ(census->vision_tensors, 168);
+  EXPECT_EQ(census->unused_tensors, 168);
   EXPECT_EQ(census->mxfp4_weights, 92 * 896 * 3);
   EXPECT_EQ(census->mxfp4_bytes, 1'446'456'066'048u);
   EXPECT_NEAR(static_cast<double>(census->text_bytes - census->mxfp4_bytes), 113.49e9, 0.05e9);
