@@ -66,8 +66,11 @@ void check_output(const fs::path& input_folder, const fs::path& output, bool for
   // Made absolute first: a relative name of which nothing exists yet would stay relative.
   const fs::path in = fs::weakly_canonical(fs::absolute(input_folder), error), out = fs::weakly_canonical(fs::absolute(without_slash(output)), error);
   if (out.empty() || out == out.root_path()) throw make_error(ErrorCode::kUsage, "--output: '{}' cannot be a model folder", output.string());
-  if (holds(out, in)) {
-    throw make_error(ErrorCode::kUsage, "--output: '{}' is the input or holds it", output.string());
+  if (holds(out, in)) throw make_error(ErrorCode::kUsage, "--output: '{}' is the input or holds it", output.string());
+  // Where it is made, files of the input would pass for leftovers of an earlier conversion and be removed.
+  const fs::path partial = partial_folder(output);
+  if (holds(fs::weakly_canonical(fs::absolute(partial), error), in)) {
+    throw make_error(ErrorCode::kUsage, "--output: '{}' is made in '{}', which is the input or holds it", output.string(), partial.string());
   }
   const bool there = fs::exists(fs::symlink_status(out, error));
   if (there && !force) throw make_error(ErrorCode::kUsage, "--output: '{}' exists; --force replaces it", output.string());

@@ -12,7 +12,8 @@ namespace palimpsest::convert {
 std::filesystem::path source_folder(const std::filesystem::path& input);
 
 /// Throws Error{kUsage} when `output` may not be written: it is there and `force` is not set, it is no model folder (also with
-/// force: only those are replaced), or one of the two holds the other's files. Changes nothing.
+/// force: only those are replaced), or it, or the folder that it is made in (partial_folder), is
+/// the input folder or holds it. A folder inside the input is allowed: only files directly in the input are read. Changes nothing.
 void check_output(const std::filesystem::path& input_folder, const std::filesystem::path& output, bool force);
 
 /// "out.partial" for "out" and "out/".

@@ -496,6 +496,10 @@ TEST(Output, IsNeverTheInputNorSomethingElse) {
   EXPECT_THAT(error(folder / "in/../in/", true), HasSubstr("is the input or holds it"));
   EXPECT_THAT(error(folder.path(), true), HasSubstr("is the input or holds it"));
   EXPECT_THAT(error("/", true), HasSubstr("cannot be a model folder"));
+  fs::create_directory_symlink(folder / "in", folder / "a.partial");  // "a" would be made there, and what lies there be removed
+  EXPECT_THAT(error(folder / "a", false), AllOf(HasSubstr("a.partial"), HasSubstr("is the input or holds it")));
+  EXPECT_EQ(error(folder / "in/inside", false), "no error");
+  fs::remove_all(folder / "in/inside");
   EXPECT_THAT(error(folder / "no/such/place", false), HasSubstr("no such folder"));
   fs::create_directory(folder / "photos");
   folder.write("photos/a.jpg", "x");
