@@ -526,9 +526,7 @@ constexpr CommandInfo kCommandTable[] = {
      "palimpsest plan -m kimi-k3 -c 1048576 --cache-ram 20GiB --device h200 --svg memory.svg\n"
      "palimpsest plan -m models/demo --json | jq .memory.total"},
     {kSelfcheck, "selfcheck",
-     "check that a model answers the same whatever becomes of its memories, on this machine. Beside "
-     "the weights it takes memory for three sequences and nine snapshots (--quick: five), and as "
-     "much room for temporary files (TMPDIR)",
+     "check that a model answers the same whatever becomes of its memories, on this machine",
      "palimpsest selfcheck -m models/demo\n"
      "palimpsest selfcheck -m model.gguf --quick --cache-type f32\n"
      "palimpsest selfcheck -m models/demo --json | jq .ok"},
