@@ -26,6 +26,11 @@ class Hasher {
   void add(const void* data, std::int64_t bytes) {
     XXH3_128bits_update(state_, data, static_cast<std::size_t>(bytes));
   }
+  /// Takes note of the form of a matrix that is added.
+  void saw(const Matrix& matrix) {
+    quantised_ |= matrix.is_blocks() || matrix.is_mx() || matrix.is_int8();
+  }
+  bool quantised() const { return quantised_; }
   ModelFingerprint digest() const {
     const XXH128_hash_t hash = XXH3_128bits_digest(state_);
     return {hash.high64, hash.low64};
@@ -33,6 +38,7 @@ class Hasher {
 
  private:
   XXH3_state_t* state_;
+  bool quantised_ = false;
 };
 
 /// What a matrix is stored as.
@@ -46,6 +52,7 @@ std::int64_t form_of(const Matrix& matrix) {
 /// the file for each matrix.
 void add_sample(Hasher& hasher, const Matrix& matrix) {
   if (!matrix.defined() || matrix.rows() == 0) return;
+  hasher.saw(matrix);
   const std::int64_t form = form_of(matrix);
   hasher.add(&form, sizeof(form));
   const Matrix row = matrix.row_range(matrix.rows() / 2, 1);
@@ -79,10 +86,7 @@ void add_experts(Hasher& hasher, const Model& model) {
   }
 }
 
-}  // namespace
-
-ModelFingerprint model_fingerprint(const Model& model) {
-  Hasher hasher;
+void add_model(Hasher& hasher, const Model& model) {
   const std::string config = to_string(model.config());
   hasher.add(config.data(), static_cast<std::int64_t>(config.size()));
   const Weights& weights = model.weights();
@@ -103,7 +107,20 @@ ModelFingerprint model_fingerprint(const Model& model) {
     hasher.add(layer.input_layernorm.weight.data, layer.input_layernorm.weight.bytes());
   add_sample(hasher, weights.embed_tokens);
   add_sample(hasher, weights.lm_head);
-  return hasher.digest();
+}
+
+}  // namespace
+
+ModelFingerprint model_fingerprint(const Model& model) {
+  return session_origin(model, kDefaultActivations).model;
+}
+
+SessionOrigin session_origin(const Model& model, Activations activations) {
+  Hasher hasher;
+  add_model(hasher, model);
+  SessionOrigin origin{.model = hasher.digest(), .activations = {}};
+  if (hasher.quantised()) origin.activations = activations;
+  return origin;
 }
 
 }  // namespace palimpsest

@@ -101,13 +101,13 @@ struct Session::Impl {
     slot = *cache.open({});
   }
 
-  const ModelFingerprint& fingerprint() {
-    if (!named) named = model_fingerprint(*model);
+  const SessionOrigin& origin() {
+    if (!named) named = session_origin(*model, context.activations);
     return *named;
   }
 
   std::shared_ptr<const Model> model;
-  std::optional<ModelFingerprint> named;
+  std::optional<SessionOrigin> named;
   MemoryPlan plan;
   std::int64_t ubatch, saved_snapshot_bytes;
   bool exact;
@@ -160,12 +160,12 @@ void Session::score(std::span<const std::int32_t> ids,
 
 void Session::keep() { impl_->cache.keep(impl_->slot); }
 void Session::save(const std::filesystem::path& path, const SessionNote& note) const {
-  save_session(path, impl_->cache, impl_->slot, impl_->fingerprint(), note,
+  save_session(path, impl_->cache, impl_->slot, impl_->origin(), note,
                impl_->saved_snapshot_bytes);
 }
 
 SessionNote Session::restore(const std::filesystem::path& path) {
-  return load_session(path, impl_->cache, impl_->slot, impl_->fingerprint());
+  return load_session(path, impl_->cache, impl_->slot, impl_->origin());
 }
 
 std::span<const std::int32_t> Session::ids() const { return impl_->cache.tokens(impl_->slot); }

@@ -39,7 +39,7 @@ struct Header {
   std::uint64_t fixed_bytes = 0, row_bytes = 0, tokens = 0, computed = 0, snapshots = 0,
                 sampler_seed = 0, sampler_sequence = 0, text_bytes = 0;
   std::uint32_t list_type = 0;  ///< of the rows: 0 no lists, else 1 + index into kListTypes
-  std::uint32_t reserved = 0;
+  std::uint32_t activations = 0;   ///< 0 no matter, else 1 + index into kActivations
   std::uint64_t border_bytes = 0;  ///< 0: pages are not rounded
   std::uint64_t checksum = 0;      ///< of all before
 };
@@ -61,6 +61,14 @@ constexpr std::array<DType, 3> kListTypes = {DType::kF32, DType::kBF16, DType::k
 std::uint32_t list_code(std::optional<DType> type) {
   const auto at = std::find(kListTypes.begin(), kListTypes.end(), type);
   return type ? static_cast<std::uint32_t>(at - kListTypes.begin()) + 1 : 0;
+}
+
+constexpr std::array<Activations, 3> kActivations = {Activations::kF32, Activations::kQ16,
+                                                     Activations::kQ8};
+constexpr std::array<std::string_view, 3> kActivationNames = {"f32", "q16", "q8"};
+std::uint32_t activations_code(std::optional<Activations> form) {
+  const auto at = std::find(kActivations.begin(), kActivations.end(), form);
+  return form ? static_cast<std::uint32_t>(at - kActivations.begin()) + 1 : 0;
 }
 
 std::uint64_t header_checksum(const Header& header) {
@@ -148,6 +156,10 @@ Result<Header> parse_header(std::span<const std::byte> bytes) {
   }
   if (header.list_type > kListTypes.size())
     return fail(ErrorCode::kInvalidFile, "lists of the unknown type {}", header.list_type);
+  if (header.activations > kActivations.size()) {
+    return fail(ErrorCode::kInvalidFile, "activations of the unknown form {}",
+                header.activations);
+  }
   return header;
 }
 
@@ -195,7 +207,8 @@ Result<SessionImage> parse_session(std::span<const std::byte> bytes) {
     return fail(ErrorCode::kInvalidFile, "there are bytes behind the last section");
 
   SessionImage image;
-  image.fingerprint = header->fingerprint;
+  image.origin.model = header->fingerprint;
+  if (header->activations > 0) image.origin.activations = kActivations[header->activations - 1];
   image.fixed_bytes = static_cast<std::int64_t>(header->fixed_bytes);
   image.row_bytes = static_cast<std::int64_t>(header->row_bytes);
   image.border_bytes = static_cast<std::int64_t>(header->border_bytes);
@@ -308,7 +321,7 @@ ChosenSnapshots choose_snapshots(const SequenceCache& cache, std::int32_t slot,
 }  // namespace
 
 void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
-                  const ModelFingerprint& fingerprint, const SessionNote& note,
+                  const SessionOrigin& origin, const SessionNote& note,
                   std::int64_t snapshot_bytes) {
   const StatePool& pool = cache.pool();
   const std::int64_t length = pool.length(slot);
@@ -322,7 +335,8 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
   tokens.insert(tokens.end(), note.pending.begin(), note.pending.end());
 
   Header header;
-  header.fingerprint = fingerprint;
+  header.fingerprint = origin.model;
+  header.activations = activations_code(origin.activations);
   header.fixed_bytes = static_cast<std::uint64_t>(pool.fixed_bytes());
   header.border_bytes =
       pool.page_rounding() > 0 ? static_cast<std::uint64_t>(pool.fixed_bytes(0)) : 0;
@@ -406,10 +420,22 @@ class Mapping {
   std::size_t size_ = 0;
 };
 
-void check_fits(const SessionImage& image, const StatePool& pool,
-                const ModelFingerprint& fingerprint) {
-  if (image.fingerprint != fingerprint)
+void check_origin(const SessionOrigin& session, const SessionOrigin& here) {
+  if (session.model != here.model)
     throw make_error(ErrorCode::kInvalidRequest, "the session belongs to another model");
+  if (session.activations == here.activations) return;
+  // The same model, so both or neither have a form, except in a file that was made up.
+  const auto name = [](const SessionOrigin& origin) {
+    const std::uint32_t code = activations_code(origin.activations);
+    return code > 0 ? kActivationNames[code - 1] : std::string_view("of no form");
+  };
+  throw make_error(ErrorCode::kInvalidRequest,
+                   "the session was computed with activations {}, this run has {}: another form of "
+                   "activations (--activations {})",
+                   name(session), name(here), name(session));
+}
+
+void check_fits(const SessionImage& image, const StatePool& pool) {
   if (image.list_type != pool.list_type()) {
     const auto name = [](std::optional<DType> type) {
       return type ? list_type_name(*type) : std::string_view("absent");
@@ -452,11 +478,12 @@ void check_fits(const SessionImage& image, const StatePool& pool,
 }  // namespace
 
 SessionNote load_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
-                         const ModelFingerprint& fingerprint) {
+                         const SessionOrigin& origin) {
   const Mapping file(path);
   try {
     const SessionImage image = value_or_throw(parse_session(file.bytes()));
-    check_fits(image, cache.pool(), fingerprint);
+    check_origin(image.origin, origin);
+    check_fits(image, cache.pool());
     const std::span tokens(image.tokens);
     if (!cache.adopt(slot, tokens.first(static_cast<std::size_t>(image.computed)), image.fixed,
                      image.rows)) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "palimpsest/activations.h"
 #include "palimpsest/model.h"
 #include "palimpsest/session.h"
 #include "runtime/sequence_cache.h"
@@ -38,6 +39,15 @@ namespace palimpsest {
 using ModelFingerprint = std::array<std::uint64_t, 2>;
 ModelFingerprint model_fingerprint(const Model& model);
 
+/// What computed the memories of a session. Another form of activations rounds other numbers, so
+/// what it would append belongs to no run there is.
+struct SessionOrigin {
+  ModelFingerprint model{};
+  std::optional<Activations>
+      activations;  ///< nothing where no weight is quantised: no form matters
+};
+SessionOrigin session_origin(const Model& model, Activations activations);
+
 /// What parse_session finds: views into the bytes, all within bounds.
 struct SessionImage {
   struct Snapshot {
@@ -47,7 +57,7 @@ struct SessionImage {
     const std::byte* fixed = nullptr;  ///< [fixed_size(position)]
     const std::byte* rows = nullptr;   ///< [position - rows_from, row_bytes]
   };
-  ModelFingerprint fingerprint{};
+  SessionOrigin origin;
   std::int64_t fixed_bytes = 0, row_bytes = 0, computed = 0;
   std::int64_t border_bytes = 0;     ///< 0: pages are not rounded
   std::vector<std::int32_t> tokens;  ///< the first `computed` are in the memories
@@ -72,14 +82,14 @@ Result<SessionImage> parse_session(std::span<const std::byte> bytes);
 /// take at most `snapshot_bytes`. The file appears whole, after the disk has it, or the one before
 /// stays; it is readable by its owner alone. Throws Error{kIo}.
 void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
-                  const ModelFingerprint& fingerprint, const SessionNote& note,
+                  const SessionOrigin& origin, const SessionNote& note,
                   std::int64_t snapshot_bytes = kSavedSnapshotBytes);
 
 /// Makes `slot` what was saved, in place of what it holds (which is closed), and its snapshots part
 /// of the cache as far as there is room. Nothing is changed before all is checked. Throws Error:
 /// kIo (also for a link), kInvalidFile (parse_session), kInvalidRequest when it belongs to another
-/// model or cache type or does not fit, with both numbers.
+/// model, form of activations or cache type, or does not fit, with both.
 SessionNote load_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
-                         const ModelFingerprint& fingerprint);
+                         const SessionOrigin& origin);
 
 }  // namespace palimpsest

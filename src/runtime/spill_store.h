@@ -16,9 +16,11 @@ namespace palimpsest {
 class SpillFile;
 
 /// Bytes that memory has no room for, as files of a folder: zstd with an XXH3 checksum of what was
-/// put in. Files lie in a subfolder of this process, locked while it lives; what a killed process
-/// left is cleared by the next. Whatever is wrong with a file or the disk costs the bytes, with a
-/// warning, and is never an error. Not thread-safe.
+/// put in. They say nothing of model, types or forms of activations, and need not: names of files
+/// are known to the store that wrote them alone, so no other pool reads them. Files lie in a
+/// subfolder of this process, locked while it lives; what a killed process left is cleared by the
+/// next. Whatever is wrong with a file or the disk costs the bytes, with a warning, and is never an
+/// error. Not thread-safe.
 class SpillStore {
  public:
   /// Makes the folder where it is missing. Throws Error{kIo} when that cannot be done: the folder

@@ -26,7 +26,7 @@ struct Material {
   Question turn;                ///< base's prompt and answer, and a next message
   std::int64_t length = 0;      ///< that every sequence of every row stays within
   std::int64_t snapshots = 0;   ///< of an engine with a cache
-  ModelFingerprint fingerprint{};
+  SessionOrigin origin;
   std::filesystem::path folder;  ///< for files
   std::int64_t workspace = 0;    ///< bytes
 };

@@ -135,11 +135,11 @@ void check_session(Checker& c) {
       engine.cache().append(slot, std::span(m.base.answer).subspan(static_cast<std::size_t>(i), 1));
       engine.read(slot);
     }
-    save_session(path, engine.cache(), slot, m.fingerprint, {});
+    save_session(path, engine.cache(), slot, m.origin, {});
   }
   Engine engine(c.subject, c.room(2, true), exact());
   const std::int32_t slot = engine.open({});
-  load_session(path, engine.cache(), slot, m.fingerprint);
+  load_session(path, engine.cache(), slot, m.origin);
   c.require(engine.rows_computed() == 0, "restoring computed something");
   c.answer(engine, slot, m.base, "the rest of the answer", half);
   engine.cache().close(slot);

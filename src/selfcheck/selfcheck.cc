@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 #include <system_error>
 
 #include "base/error.h"
@@ -27,6 +28,8 @@ double seconds_since(Clock::time_point start) {
 constexpr std::int64_t kShortest = 208, kLongest = 1024;
 /// What all rows compute, in prompts of full length and in tokens written one by one.
 constexpr double kPrompts = 43, kWritten = 330, kQuickPrompts = 36, kQuickWritten = 170;
+/// What the answers with activations as they are take in addition (Run::prepare).
+constexpr double kPlainPrompts = 6, kPlainWritten = 72;
 /// Seconds that the prompts shall take where nothing else is asked for.
 constexpr double kSeconds = 45;
 
@@ -97,6 +100,7 @@ class Run {
     context_.activations = options.activations;
     subject_.spec = state_spec(m.config(), options.cache_type, options.page_type);
     material_.folder = folder_.path();
+    material_.origin = session_origin(m, options.activations);
     material_.workspace = forward_workspace_bytes(m, kMostRows, kSlots, kSlots);
     material_.snapshots = options.quick ? 5 : 9;
     answer_ = options.quick ? 4 : 8;
@@ -108,17 +112,30 @@ class Run {
   const Setting& setting() const { return setting_; }
 
   /// Everything that rows compare with, and the bound.
+  ///
+  /// Activations that are rounded to integers move in steps: another order of sums turns its last
+  /// bit into a whole step of theirs, so that no bound of use would be left. Rows that compare
+  /// within a bound therefore read activations as they are, here and in their own passes. Rows that
+  /// compare bits read them in the form that is asked for.
   void prepare() {
     if (options_.prompt_tokens == 0) choose_length();
-    make_questions();
-    measure_rounding();
-    material_.fingerprint = model_fingerprint(*subject_.model);
+    make_questions(material_);
+    if (rounds_activations()) {
+      context_.activations = Activations::kF32;
+      plain_ = material_;
+      plain_->origin.activations = Activations::kF32;
+      make_questions(*plain_);
+    }
+    measure_rounding(plain_ ? *plain_ : material_);
   }
 
   RowResult check(const Row& row) {
     RowResult result{.name = row.name, .compared = row.compared, .exact = row.exact, .problem = {}};
     const auto start = Clock::now();
-    Checker checker(subject_, material_, options_.quick, row.exact, setting_.bound);
+    const bool plain = plain_ && !row.exact;
+    context_.activations = plain ? Activations::kF32 : options_.activations;
+    Checker checker(subject_, plain ? *plain_ : material_, options_.quick, row.exact,
+                    setting_.bound);
     try {
       row.check(checker);
       result.problem = checker.problem();
@@ -135,11 +152,19 @@ class Run {
   }
 
  private:
+  bool rounds_activations() const {
+    return material_.origin.activations.value_or(Activations::kF32) != Activations::kF32;
+  }
+  double prompts() const {
+    return (options_.quick ? kQuickPrompts : kPrompts) + (rounds_activations() ? kPlainPrompts : 0);
+  }
+  double written() const {
+    return (options_.quick ? kQuickWritten : kWritten) + (rounds_activations() ? kPlainWritten : 0);
+  }
   void progress(std::int64_t rows) {
     done_ += rows;
-    const double prompts = options_.quick ? kQuickPrompts : kPrompts;
     const auto total =
-        static_cast<std::int64_t>(prompts * static_cast<double>(setting_.prompt_tokens));
+        static_cast<std::int64_t>(prompts() * static_cast<double>(setting_.prompt_tokens));
     if (options_.on_progress) options_.on_progress(done_, std::max(total, done_));
   }
   std::int64_t most_tokens() const {
@@ -169,7 +194,8 @@ class Run {
                                                                 .length = material_.length,
                                                                 .tokens = 0,
                                                                 .snapshots = material_.snapshots}));
-    const std::int64_t questions = 9;  // with logits at their end and behind each token
+    // With logits at their end and behind each token.
+    const std::int64_t questions = rounds_activations() ? 18 : 9;
     setting_.memory = pool + 2 * material_.workspace +
                       questions * (answer_ + 1) * subject_.model->config().vocab_size * 4;
     const std::int64_t available = machine::available_memory();
@@ -207,14 +233,13 @@ class Run {
     }
     setting_.tokens_per_second = 1 / reading;
     if (!options_.quick) {
-      const double tokens = (kSeconds - kWritten * writing) / (kPrompts * reading);
+      const double tokens = (kSeconds - written() * writing) / (prompts() * reading);
       setting_.prompt_tokens = std::min(
           most_tokens(),
           std::clamp(static_cast<std::int64_t>(std::min(tokens, 1e9)), kShortest, kLongest));
     }
-    setting_.expected_seconds = (options_.quick ? kQuickPrompts : kPrompts) *
-                                    static_cast<double>(setting_.prompt_tokens) * reading +
-                                (options_.quick ? kQuickWritten : kWritten) * writing;
+    setting_.expected_seconds =
+        prompts() * static_cast<double>(setting_.prompt_tokens) * reading + written() * writing;
     set_length(setting_.prompt_tokens);
   }
 
@@ -232,7 +257,7 @@ class Run {
     return q;
   }
 
-  void make_questions() {
+  void make_questions(Material& m) {
     const std::int64_t n = setting_.prompt_tokens, vocab = subject_.model->config().vocab_size;
     const auto text = [&](std::uint64_t stream, std::int64_t count) {
       return random_tokens(options_.seed, stream, count, vocab);
@@ -241,7 +266,6 @@ class Run {
       a.insert(a.end(), b.begin(), b.end());
       return a;
     };
-    Material& m = material_;
     m.base = ask(text(1, n));
     m.other = ask(text(2, n * 2 / 3));
     m.brief = ask(text(3, n / 3));
@@ -263,11 +287,11 @@ class Run {
     m.turn = ask(and_then(and_then(m.base.prompt, m.base.answer), text(6, kMessage)));
   }
 
-  void measure_rounding() {
-    const Trace& still = material_.base.trace;
+  void measure_rounding(const Material& m) {
+    const Trace& still = m.base.trace;
     for (std::uint64_t seed = 1; seed <= (options_.quick ? 1u : 2u); ++seed) {
       Disturber disturber(seed);
-      const Trace moved = cold(material_.base.prompt, material_.base.answer, &disturber);
+      const Trace moved = cold(m.base.prompt, m.base.answer, &disturber);
       for (std::int64_t i = 0; i < still.steps(); ++i) {
         double difference = 0, largest = 0;
         for (std::size_t v = 0; v < still.step(i).size(); ++v) {
@@ -289,6 +313,7 @@ class Run {
   ExecContext context_;
   Subject subject_;
   Material material_;
+  std::optional<Material> plain_;  ///< with F32 activations, where material_ has others
   Setting setting_;
   std::int64_t answer_ = 0;  ///< tokens
   std::int64_t done_ = 0;    ///< tokens read

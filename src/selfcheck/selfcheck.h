@@ -26,10 +26,10 @@ using Forward =
     std::function<Tensor(ExecContext&, const Model&, const Batch&, StatePool&, Observer*)>;
 
 struct Options {
-  int threads = 0;                  ///< 0: one a core
-  DType cache_type = DType::kBF16;  ///< of list rows
-  DType page_type = DType::kF32;    ///< of pages at their borders
-  Activations activations = kDefaultActivations;
+  int threads = 0;                                ///< 0: one a core
+  DType cache_type = DType::kBF16;                ///< of list rows
+  DType page_type = DType::kF32;                  ///< of pages at their borders
+  Activations activations = kDefaultActivations;  ///< of rows that compare bits; others read F32
   /// Tokens of the longest prompt, 0: as many as the model reads in the time that the rows shall
   /// take. At most what the model was made for.
   std::int64_t prompt_tokens = 0;
@@ -63,7 +63,8 @@ struct Setting {
   double tokens_per_second = 0;  ///< of a prompt; 0: not measured, as its length was given
   double expected_seconds = 0;   ///< of all rows; 0: not known
   /// Largest difference that a disturbance of every activation of every layer, by at most one unit
-  /// in the last place of a float32, makes in the logits: what another order of sums may do.
+  /// in the last place of a float32, makes in the logits: what another order of sums may do. With
+  /// F32 activations, as in the rows that it is for.
   double rounding = 0;
   double bound = 0;  ///< 1e-4, the bound of the library's tests, or 16 times that noise
 };

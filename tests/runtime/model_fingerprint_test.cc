@@ -77,6 +77,16 @@ class CopiedModel {
   std::vector<std::string> shards_;
 };
 
+TEST(SessionOrigin, HasAFormOfActivationsWhereWeightsAreQuantised) {
+  const auto mxfp4 = Model::load(test::project_path(kModel)),
+             dense = Model::load(test::project_path("tests/golden/fla_options/linear_normalized"));
+  for (const Activations form : {Activations::kF32, Activations::kQ16, Activations::kQ8}) {
+    EXPECT_EQ(session_origin(*mxfp4, form).model, model_fingerprint(*mxfp4));
+    EXPECT_EQ(session_origin(*mxfp4, form).activations, form);
+    EXPECT_FALSE(session_origin(*dense, form).activations);
+  }
+}
+
 TEST(ModelFingerprint, IsTheSameForACopy) {
   EXPECT_EQ(CopiedModel().fingerprint(),
             model_fingerprint(*Model::load(test::project_path(kModel))));

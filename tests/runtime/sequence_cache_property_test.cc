@@ -18,7 +18,7 @@ namespace {
 
 using namespace test;
 
-constexpr ModelFingerprint kModel = {12, 34};
+constexpr SessionOrigin kModel = {.model = {12, 34}, .activations = {}};
 /// A length that no prompt has: of a sequence whose present bits nobody else knows.
 constexpr std::size_t kUnknown = ~std::size_t{0};
 

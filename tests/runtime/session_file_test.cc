@@ -25,7 +25,7 @@ using test::FakeModel;
 using testing::HasSubstr;
 using Tokens = std::vector<std::int32_t>;
 
-constexpr ModelFingerprint kModel = {12, 34};
+constexpr SessionOrigin kModel = {.model = {12, 34}, .activations = Activations::kQ16};
 
 Tokens text(int seed, std::int64_t count) {
   Tokens tokens;
@@ -164,12 +164,12 @@ TEST(SessionFile, NeedsNoRoomForSnapshots) {
 }
 
 std::string refusal(const std::filesystem::path& path, Engine& engine,
-                    const ModelFingerprint& model = kModel) {
+                    const SessionOrigin& origin = kModel) {
   const std::int32_t slot = engine.submit(text(4, 30));
   const Tokens expected(engine.cache.tokens(slot).begin(), engine.cache.tokens(slot).end());
   std::string message = "accepted";
   try {
-    load_session(path, engine.cache, slot, model);
+    load_session(path, engine.cache, slot, origin);
   } catch (const Error& error) {
     message = error.text();
     EXPECT_EQ(Tokens(engine.cache.tokens(slot).begin(), engine.cache.tokens(slot).end()), expected)
@@ -190,7 +190,7 @@ TEST(SessionFile, RefusesWhatIsNotItsOwn) {
 
   Engine other;
   EXPECT_EQ(refusal(path, other), "accepted");
-  EXPECT_THAT(refusal(path, other, {12, 35}), HasSubstr("another model"));
+  EXPECT_THAT(refusal(path, other, {{12, 35}, Activations::kQ16}), HasSubstr("another model"));
   Engine small(1 << 20, 500);
   EXPECT_THAT(refusal(path, small), testing::AllOf(HasSubstr("700"), HasSubstr("500")));
   std::filesystem::create_symlink(path, folder / "link");
@@ -233,6 +233,29 @@ TEST(SessionFile, RefusesWhatIsNotItsOwn) {
   EXPECT_THAT(changed([](auto& b) { b[128] ^= 1; }), HasSubstr("'tokens'"));
   EXPECT_THAT(changed([](auto& b) { b[128 + 2816] ^= 1; }), HasSubstr("'records'"));
   EXPECT_THAT(changed([](auto& b) { b[b.size() - 100] ^= 1; }), HasSubstr("'rows'"));
+}
+
+TEST(SessionFile, RefusesAnotherFormOfActivations) {
+  const test::TempFolder folder;
+  const auto path = folder / "s";
+  Engine engine, other;
+  const std::int32_t slot = engine.submit(text(1, 70));
+  const std::array<std::optional<Activations>, 4> forms = {std::nullopt, Activations::kF32,
+                                                           Activations::kQ16, Activations::kQ8};
+  const std::array<std::string, 4> names = {"of no form", "f32", "q16", "q8"};
+  for (std::size_t saved = 0; saved < forms.size(); ++saved) {
+    save_session(path, engine.cache, slot, {kModel.model, forms[saved]}, {});
+    for (std::size_t here = 0; here < forms.size(); ++here) {
+      const std::string answer = refusal(path, other, {kModel.model, forms[here]});
+      if (saved == here) {
+        EXPECT_EQ(answer, "accepted");
+      } else {
+        EXPECT_THAT(answer, HasSubstr("activations " + names[saved] + ", this run has " +
+                                      names[here] + ":"));
+        EXPECT_THAT(answer, HasSubstr("--activations " + names[saved]));
+      }
+    }
+  }
 }
 
 TEST(SessionFile, AFlippedBitAnywhereButInPaddingIsSeen) {

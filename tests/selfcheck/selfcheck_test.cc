@@ -60,6 +60,41 @@ TEST_P(Models, HoldAllRows) {
   }
 }
 
+/// Types and forms of which answers differ: each by itself, and all at once.
+TEST(Selfcheck, HoldsWithEveryTypeAndForm) {
+  const auto model = Model::load(test::project_path("tests/golden/kimi_k3_text"));
+  const auto options = [](DType cache_type, DType page_type, Activations activations) {
+    Options o{.threads = 2, .cache_type = cache_type, .page_type = page_type};
+    o.activations = activations;
+    o.quick = true;
+    o.prompt_tokens = 208;
+    return o;
+  };
+  for (const Options& o : {options(DType::kI8, DType::kF32, Activations::kF32),
+                           options(DType::kBF16, DType::kBF16, Activations::kF32),
+                           options(DType::kF32, DType::kF32, Activations::kQ8),
+                           options(DType::kI8, DType::kBF16, Activations::kQ8),
+                           options(DType::kI8, DType::kBF16, Activations::kQ16)}) {
+    SCOPED_TRACE(testing::Message() << "lists " << static_cast<int>(o.cache_type) << ", pages "
+                                    << static_cast<int>(o.page_type) << ", activations "
+                                    << static_cast<int>(o.activations));
+    expect_all_hold(check(model, o));
+  }
+}
+
+/// Rounded activations move logits by steps; a bound that allowed for them would allow anything.
+TEST(Selfcheck, TheBoundDoesNotDependOnTheFormOfActivations) {
+  const auto model = Model::load(test::project_path("tests/golden/kimi_k3_text"));
+  std::vector<double> bounds;
+  for (const Activations form : {Activations::kF32, Activations::kQ16, Activations::kQ8}) {
+    Options options{.threads = 2, .activations = form, .quick = true};
+    options.prompt_tokens = 70;
+    bounds.push_back(selfcheck::run(model, options, {}, {}).bound);
+    EXPECT_LT(bounds.back(), 0.01);
+  }
+  EXPECT_THAT(bounds, testing::Each(bounds[0]));
+}
+
 class RecordedModels : public testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Selfcheck, RecordedModels,
