@@ -1,29 +1,44 @@
 #include "formats/name_index.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
+#include <numeric>
 
 namespace palimpsest::formats {
 
 NameIndex::NameIndex(std::span<const TensorEntry> entries) {
-  slots_.reserve(entries.size());
+  shift_ = 64 - std::max(1, static_cast<int>(std::bit_width(entries.size())));
   const std::hash<std::string_view> hash;
+  std::vector<std::uint64_t> hashes(entries.size());
+  starts_.assign(bucket(~std::uint64_t{0}) + 2, 0);
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    slots_.push_back({hash(entries[i].name), static_cast<std::uint32_t>(i)});
+    hashes[i] = hash(entries[i].name);
+    ++starts_[bucket(hashes[i]) + 1];
   }
-  std::sort(slots_.begin(), slots_.end(), [&](const Slot& a, const Slot& b) {
-    if (a.hash != b.hash) return a.hash < b.hash;
-    return entries[a.position].name < entries[b.position].name;
-  });
+  std::partial_sum(starts_.begin(), starts_.end(), starts_.begin());
+  slots_.resize(entries.size());
+  std::vector<std::uint32_t> next(starts_.begin(), starts_.end() - 1);
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    slots_[next[bucket(hashes[i])]++] = {hashes[i], static_cast<std::uint32_t>(i)};
+  for (std::size_t b = 0; b + 1 < starts_.size(); ++b) {
+    if (starts_[b + 1] - starts_[b] < 2) continue;
+    std::sort(slots_.begin() + starts_[b], slots_.begin() + starts_[b + 1], [&](const Slot& x, const Slot& y) {
+      if (x.hash != y.hash) return x.hash < y.hash;
+      return entries[x.position].name < entries[y.position].name;
+    });
+  }
 }
 
 std::optional<std::uint32_t> NameIndex::find(std::span<const TensorEntry> entries, std::string_view name) const {
+  if (slots_.empty()) return std::nullopt;
   const std::uint64_t hash = std::hash<std::string_view>{}(name);
-  const auto slot = std::lower_bound(slots_.begin(), slots_.end(), hash, [&](const Slot& s, std::uint64_t wanted) {
+  const auto end = slots_.begin() + starts_[bucket(hash) + 1];
+  const auto slot = std::lower_bound(slots_.begin() + starts_[bucket(hash)], end, hash, [&](const Slot& s, std::uint64_t wanted) {
     if (s.hash != wanted) return s.hash < wanted;
     return entries[s.position].name < name;
   });
-  if (slot == slots_.end() || slot->hash != hash || entries[slot->position].name != name) return std::nullopt;
+  if (slot == end || slot->hash != hash || entries[slot->position].name != name) return std::nullopt;
   return slot->position;
 }
 

@@ -8,10 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/mapped_file.h"
 #include "formats/hf_config.h"
 #include "formats/name_index.h"
-#include "formats/shard_index.h"
 #include "model/quantization_config.h"
 #include "model/weight_spec.h"
 
@@ -22,21 +20,6 @@ namespace fs = std::filesystem;
 using formats::Checkpoint;
 using formats::TensorEntry;
 
-/// An index with its text, which its names point into.
-struct IndexFile {
-  base::MappedFile file;
-  formats::ShardIndex index;
-};
-
-/// Nothing when the folder has no index.
-std::optional<IndexFile> read_index(const fs::path& folder) {
-  const fs::path path = value_or_throw(Checkpoint::find_index(folder));
-  if (path.empty()) return std::nullopt;
-  auto file = value_or_throw(base::MappedFile::open(path));
-  auto index = value_or_throw(formats::ShardIndex::parse(file.bytes()), path.filename().string());
-  return IndexFile{std::move(file), std::move(index)};
-}
-
 /// The names of an index, and which of them are some weight's.
 class ListedNames {
  public:
@@ -45,9 +28,12 @@ class ListedNames {
     names_ = formats::NameIndex(entries_);
     used_.resize(entries_.size());
   }
-  bool has(std::string_view name) const { return names_.find(entries_, name).has_value(); }
-  void use(std::string_view name) {
-    if (const auto at = names_.find(entries_, name)) used_[*at] = true;
+  /// Position of a name, or nothing.
+  std::optional<std::uint32_t> find(std::string_view name) const {
+    return names_.find(entries_, name);
+  }
+  void use(std::optional<std::uint32_t> at) {
+    if (at) used_[*at] = true;
   }
   template <class F>
   void for_each_unused(F f) const {
@@ -64,12 +50,22 @@ class ListedNames {
 
 enum class StoredForm { kAbsent, kDense, kMxfp4, kInt8 };
 
-/// In which form the index has the tensor of this name.
-StoredForm listed_form(const ListedNames& names, const WeightSpec& spec, const std::string& name) {
-  if (may_be_quantised(spec) && names.has(name + "_packed")) return StoredForm::kMxfp4;
-  if (!names.has(name)) return StoredForm::kAbsent;
-  return may_be_quantised(spec) && names.has(name + "_scale") ? StoredForm::kInt8
-                                                              : StoredForm::kDense;
+/// In which form the index has the tensor of this name, which counts as used.
+StoredForm listed_form(ListedNames& names, const WeightSpec& spec, const std::string& name) {
+  const bool may_be = may_be_quantised(spec);
+  if (may_be) {
+    if (const auto codes = names.find(name + "_packed")) {
+      names.use(codes);
+      names.use(names.find(name + "_scale"));
+      return StoredForm::kMxfp4;
+    }
+  }
+  const auto at = names.find(name);
+  if (!at) return StoredForm::kAbsent;
+  names.use(at);
+  const auto scales = may_be ? names.find(name + "_scale") : std::nullopt;
+  names.use(scales);
+  return scales ? StoredForm::kInt8 : StoredForm::kDense;
 }
 
 class Outline {
@@ -124,9 +120,6 @@ Checkpoint from_index(const ModelConfig& config, const formats::ShardIndex& inde
       form = listed_form(listed, spec, name);
     }
     outline.add(spec, name, form);
-    if (form != StoredForm::kMxfp4) listed.use(name);
-    if (form == StoredForm::kMxfp4) listed.use(name + "_packed");
-    if (form == StoredForm::kMxfp4 || form == StoredForm::kInt8) listed.use(name + "_scale");
   }
   listed.for_each_unused(
       [&](std::string_view name) { outline.add(std::string(name), DType::kBF16, {0}); });
@@ -146,23 +139,33 @@ Checkpoint from_config(const ModelConfig& config, const fs::path& folder) {
 
 }  // namespace
 
-WeightOrigin weight_origin(const fs::path& folder) {
-  if (const auto listed = read_index(folder)) {
+FolderOutline::FolderOutline(const fs::path& folder)
+    : folder_(folder), listed_(read_index(folder)) {}
+
+std::optional<FolderOutline::IndexFile> FolderOutline::read_index(const fs::path& folder) {
+  const fs::path path = value_or_throw(Checkpoint::find_index(folder));
+  if (path.empty()) return std::nullopt;
+  auto file = value_or_throw(base::MappedFile::open(path));
+  auto index = value_or_throw(formats::ShardIndex::parse(file.bytes()), path.filename().string());
+  return IndexFile{std::move(file), std::move(index)};
+}
+
+WeightOrigin FolderOutline::origin() const {
+  if (listed_) {
     const auto missing = [&](const std::string& name) {
       std::error_code failed;
-      return !fs::exists(folder / name, failed);
+      return !fs::exists(folder_ / name, failed);
     };
-    const auto files = listed->index.files();
+    const auto files = listed_->index.files();
     return std::any_of(files.begin(), files.end(), missing) ? WeightOrigin::kIndex
                                                             : WeightOrigin::kFiles;
   }
-  return value_or_throw(Checkpoint::find_single_file(folder)).empty() ? WeightOrigin::kConfig
-                                                                      : WeightOrigin::kFiles;
+  return value_or_throw(Checkpoint::find_single_file(folder_)).empty() ? WeightOrigin::kConfig
+                                                                       : WeightOrigin::kFiles;
 }
 
-Checkpoint outline_checkpoint(const ModelConfig& config, const fs::path& folder) {
-  const auto listed = read_index(folder);
-  return listed ? from_index(config, listed->index) : from_config(config, folder);
+Checkpoint FolderOutline::checkpoint(const ModelConfig& config) const {
+  return listed_ ? from_index(config, listed_->index) : from_config(config, folder_);
 }
 
 }  // namespace palimpsest

@@ -20,7 +20,7 @@ class CheckpointSource final : public WeightSource {
   const std::vector<WeightSpec>& specs() const override { return specs_; }
 
   Result<Matrix> find(const WeightSpec& spec) override {
-    const auto stored = locate_weight(config_, spec, checkpoint_);
+    const auto stored = locate(spec);
     if (!stored) return tl::make_unexpected(stored.error());
     Matrix matrix;
     if (stored->dense) {
@@ -34,12 +34,14 @@ class CheckpointSource final : public WeightSource {
   }
 
   Result<bool> check(const WeightSpec& spec) const override {
-    const auto stored = locate_weight(config_, spec, checkpoint_);
+    const auto stored = locate(spec);
     if (!stored) return tl::make_unexpected(stored.error());
     return check_values(config_, spec, *stored, checkpoint_);
   }
 
-  Result<Census> census() const override { return take_census(config_, specs_, checkpoint_); }
+  Result<Census> census() const override {
+    return take_census(config_, specs_, checkpoint_, &located_);
+  }
 
   std::vector<std::string> unused() const override {
     std::vector<std::string> names;
@@ -71,9 +73,17 @@ class CheckpointSource final : public WeightSource {
   }
 
  private:
+  /// What the census found, where one was taken; names are looked up once.
+  Result<StoredWeight> locate(const WeightSpec& spec) const {
+    const auto index = static_cast<std::size_t>(&spec - specs_.data());
+    if (index < located_.size()) return located_[index];
+    return locate_weight(config_, spec, checkpoint_);
+  }
+
   const ModelConfig& config_;
   formats::Checkpoint checkpoint_;
   std::vector<WeightSpec> specs_;
+  mutable std::vector<StoredWeight> located_;  ///< by position in specs_, or empty
 };
 
 /// The GGUF file in a folder that has no config.json; empty when there is none.
@@ -97,6 +107,21 @@ ModelConfig config_beside(const fs::path& path) {
   throw make_error(ErrorCode::kInvalidFile, "{}: neither a model folder nor a .safetensors or .gguf file", path.string());
 }
 
+OpenedModel open_gguf(const fs::path& path, bool outline) {
+  auto file = value_or_throw(formats::Gguf::open(path));
+  OpenedModel opened;
+  opened.config = std::make_unique<const ModelConfig>(load_gguf_config(file));
+  opened.source = std::make_unique<GgufSource>(*opened.config, std::move(file), outline);
+  return opened;
+}
+
+OpenedModel open_folder(const fs::path& path) {
+  OpenedModel opened;
+  opened.config = std::make_unique<const ModelConfig>(config_beside(path));
+  opened.source = open_checkpoint(*opened.config, path);
+  return opened;
+}
+
 }  // namespace
 
 std::unique_ptr<WeightSource> open_checkpoint(const ModelConfig& config, const std::filesystem::path& path) {
@@ -104,26 +129,26 @@ std::unique_ptr<WeightSource> open_checkpoint(const ModelConfig& config, const s
 }
 
 OpenedModel open_model(const std::filesystem::path& path) {
-  OpenedModel opened;
-  if (formats::is_gguf(path)) {
-    auto file = value_or_throw(formats::Gguf::open(path));
-    opened.config = std::make_unique<const ModelConfig>(load_gguf_config(file));
-    opened.source = std::make_unique<GgufSource>(*opened.config, std::move(file));
-  } else {
-    opened.config = std::make_unique<const ModelConfig>(config_beside(path));
-    opened.source = open_checkpoint(*opened.config, path);
-  }
-  return opened;
+  return formats::is_gguf(path) ? open_gguf(path, false) : open_folder(path);
 }
 
 OutlinedModel open_outline(const std::filesystem::path& path) {
   OutlinedModel opened;
-  if (!std::filesystem::is_directory(path) || (opened.origin = weight_origin(path)) == WeightOrigin::kFiles) {
-    static_cast<OpenedModel&>(opened) = open_model(path);
+  if (formats::is_gguf(path)) {
+    static_cast<OpenedModel&>(opened) = open_gguf(path, true);
     return opened;
   }
-  opened.config = std::make_unique<const ModelConfig>(config_beside(path));
-  opened.source = std::make_unique<CheckpointSource>(*opened.config, outline_checkpoint(*opened.config, path));
+  if (fs::is_directory(path)) {
+    const FolderOutline outline(path);
+    opened.origin = outline.origin();
+    if (opened.origin != WeightOrigin::kFiles) {
+      opened.config = std::make_unique<const ModelConfig>(config_beside(path));
+      opened.source = std::make_unique<CheckpointSource>(*opened.config,
+                                                         outline.checkpoint(*opened.config));
+      return opened;
+    }
+  }
+  static_cast<OpenedModel&>(opened) = open_folder(path);
   return opened;
 }
 

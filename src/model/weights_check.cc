@@ -113,8 +113,11 @@ Result<StoredWeight> locate_weight(const ModelConfig& config, const WeightSpec& 
   return fail(ErrorCode::kInvalidFile, "tensor {}: expected {}, found nothing", quote(name), describe(spec));
 }
 
-Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec> specs, const Checkpoint& checkpoint) {
+Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec> specs, const Checkpoint& checkpoint,
+                           std::vector<StoredWeight>* located) {
   Census census;
+  std::vector<StoredWeight> all;
+  all.reserve(specs.size());
   TensorProblems problems;
   const auto entries = checkpoint.entries();
   std::vector<bool> used(entries.size());
@@ -135,6 +138,7 @@ Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec
       for (const char* suffix : {"", "_packed", "_scale"}) use(checkpoint.find(name + suffix));
       continue;
     }
+    all.push_back(*stored);
     if (stored->dense) census.dense_bytes[static_cast<std::size_t>(stored->dense->dtype)] += use(stored->dense);
     const std::uint64_t bytes = use(stored->codes) + use(stored->scales);
     if (stored->is_mxfp4()) {
@@ -160,6 +164,7 @@ Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec
     }
   }
   if (!problems.empty()) return tl::make_unexpected(problems.error("config.json"));
+  if (located) *located = std::move(all);
   return census;
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 #include <string_view>
 
 #include "base/error.h"
@@ -50,9 +51,9 @@ bool is_unused_tensor(const ModelConfig& config, std::string_view name);
 bool is_tied_head(const ModelConfig& config, std::string_view name);
 
 /// Compares a checkpoint with the list of its weights. One Error (kInvalidFile) for all that is missing, extra, mis-shaped
-/// or mis-typed (TensorProblems).
+/// or mis-typed (TensorProblems). `located` receives what locate_weight says of each spec, in order; nothing in case of an error.
 Result<Census> take_census(const ModelConfig& config, std::span<const WeightSpec> specs,
-                           const formats::Checkpoint& checkpoint);
+                           const formats::Checkpoint& checkpoint, std::vector<StoredWeight>* located = nullptr);
 
 /// Checks the values that would make silent nonsense: A_log must be finite with a zero tail, E8M0 scales must not be 255,
 /// scales of 8-bit integers must be finite. Touches only those bytes (1/17 of a quantised matrix); nothing for other weights. A loader calls it for each weight before

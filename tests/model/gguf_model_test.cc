@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -117,6 +118,20 @@ TEST_P(GgufModel, HasTheLogitsOfTheFolder) {
     }
   }
   EXPECT_EQ(greedy(model), golden->ids("decode.tokens"));
+}
+
+TEST_P(GgufModel, AnOutlineReadsNoValues) {
+  const auto loaded = written();
+  std::string bytes = test::read_file(temp / "model.gguf");
+  for (const auto& tensor : value_or_throw(formats::Gguf::open(temp / "model.gguf")).tensors()) {
+    if (tensor.name != "rope_freqs.weight") std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(tensor.offset), tensor.bytes, '\xff');
+  }
+  temp.write("empty.gguf", bytes);
+  const auto outline = Model::outline(temp / "empty.gguf");
+  EXPECT_TRUE(outline->is_outline());
+  EXPECT_EQ(outline->owned_bytes(), loaded->owned_bytes());
+  EXPECT_EQ(outline->vector_bytes(), loaded->vector_bytes());
+  EXPECT_TRUE(std::equal(outline->role_bytes().begin(), outline->role_bytes().end(), loaded->role_bytes().begin()));
 }
 
 /// A_log of every layer, in one list.

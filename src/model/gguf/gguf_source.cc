@@ -38,8 +38,9 @@ constexpr std::string_view kGateUp = "ffn_gate_up_exps.weight";
 
 }  // namespace
 
-GgufSource::GgufSource(const ModelConfig& config, formats::Gguf file)
-    : config_(config), file_(std::move(file)), specs_(gguf_weight_spec(config)) {}
+GgufSource::GgufSource(const ModelConfig& config, formats::Gguf file, bool outline)
+    : config_(config), file_(std::move(file)), specs_(gguf_weight_spec(config)), outline_(outline),
+      copies_(outline ? WeightCopies::counting() : WeightCopies()) {}
 
 Result<const GgufTensor*> GgufSource::tensor(const WeightSpec& spec, const std::string& name, std::vector<std::int64_t> shape) const {
   const GgufTensor* found = file_.find(name);
@@ -83,6 +84,14 @@ Result<GgufSource::Stored> GgufSource::locate(const WeightSpec& spec) const {
 Matrix GgufSource::join_latent(const WeightSpec& spec, const Matrix& k_b, const Matrix& v_b) {
   const MlaConfig& mla = config_.mla;
   const std::int64_t rank = mla.kv_lora_rank, keys = mla.qk_nope_head_dim, values = mla.v_head_dim;
+  // In the type of both where it is the same dense one.
+  const bool alike = k_b.dense.defined() && v_b.dense.defined() && k_b.dense.dtype == v_b.dense.dtype;
+  const DType dtype = alike ? k_b.dense.dtype : DType::kF32;
+  Matrix matrix;
+  if (outline_) {
+    matrix.dense = Tensor::contiguous(copies_.allocate(spec.parameters() * dtype_size(dtype)), dtype, {spec.sizes[0], spec.sizes[1]});
+    return matrix;
+  }
   std::vector<float> joined(static_cast<std::size_t>(spec.parameters()));
   auto to = joined.begin();
   for (std::int64_t head = 0; head < mla.num_heads; ++head) {
@@ -92,10 +101,7 @@ Matrix GgufSource::join_latent(const WeightSpec& spec, const Matrix& k_b, const 
     }
     to = std::copy(v.begin(), v.end(), to);
   }
-  // In the type of both where it is the same dense one.
-  const bool alike = k_b.dense.defined() && v_b.dense.defined() && k_b.dense.dtype == v_b.dense.dtype;
-  Matrix matrix;
-  matrix.dense = copies_.dense(joined, spec.sizes[0], spec.sizes[1], alike ? k_b.dense.dtype : DType::kF32);
+  matrix.dense = copies_.dense(joined, spec.sizes[0], spec.sizes[1], dtype);
   return matrix;
 }
 
@@ -103,7 +109,7 @@ Result<Matrix> GgufSource::logarithm(const WeightSpec& spec, const GgufTensor& s
   const Tensor view = file_.view(stored);
   Matrix matrix;
   matrix.dense = copies_.f32(spec.parameters(), 1);
-  for (std::int64_t i = 0; i < spec.parameters(); ++i) {
+  for (std::int64_t i = 0; i < spec.parameters() && !outline_; ++i) {
     const double a = load_float(view, i);
     if (!(std::isfinite(a) && a < 0)) {
       return fail(ErrorCode::kInvalidFile, "tensor {}: value {}, which is -exp(A_log), must be negative, found {}", quote(stored.name), i, a);

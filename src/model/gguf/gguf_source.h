@@ -15,7 +15,8 @@ namespace palimpsest {
 ///   - A, stored as -exp(A_log).
 class GgufSource final : public WeightSource {
  public:
-  GgufSource(const ModelConfig& config, formats::Gguf file);
+  /// `outline`: for plans; find() reads and copies no values, what would be copied has a shape and an address that nobody may read.
+  GgufSource(const ModelConfig& config, formats::Gguf file, bool outline = false);
 
   const std::vector<WeightSpec>& specs() const override { return specs_; }
   Result<Matrix> find(const WeightSpec& spec) override;
@@ -45,6 +46,7 @@ class GgufSource final : public WeightSource {
   const ModelConfig& config_;
   formats::Gguf file_;
   std::vector<WeightSpec> specs_;
+  bool outline_;
   WeightCopies copies_;
 };
 
