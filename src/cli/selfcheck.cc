@@ -88,12 +88,17 @@ int selfcheck(const Options& options) {
   const selfcheck::Setting setting = selfcheck::run(model, choices, on_setting, on_result);
   bar.finish();
   if (options.json) {
-    const ordered_json json = {
-        {"model", options.model},     {"prompt_tokens", setting.prompt_tokens},
-        {"threads", setting.threads}, {"cache_type", options.cache_type},
-        {"memory", setting.memory},   {"rounding", setting.rounding},
-        {"bound", setting.bound},     {"rows", rows},
-        {"ok", failed == 0}};
+    const ordered_json json = {{"model", options.model},
+                               {"prompt_tokens", setting.prompt_tokens},
+                               {"threads", setting.threads},
+                               {"cache_type", options.cache_type},
+                               {"page_type", options.page_type},
+                               {"activations", options.activations},
+                               {"memory", setting.memory},
+                               {"rounding", setting.rounding},
+                               {"bound", setting.bound},
+                               {"rows", rows},
+                               {"ok", failed == 0}};
     print(json.dump(1) + "\n");
   } else {
     print(failed == 0 ? fmt::format("\nall {} rows hold\n", rows.size())
