@@ -1,21 +1,29 @@
-// Snapshots against memcpy, look-up in a large prefix tree, and the time to the first token after
-// an edit of a long prompt.
+// Snapshots against memcpy, a session file against reading its bytes, look-up in a large prefix
+// tree, and the time to the first token after an edit of a long prompt.
 //
 //     bench_state --benchmark_filter='Snapshot|Restore|Memcpy|LookUp'
+//     bench_state --benchmark_filter=File                       (files in TMPDIR)
 //     bench_state --benchmark_filter=FirstToken        (a cold prompt of 32,768 tokens: a minute or
 //     so)
 
 #include <benchmark/benchmark.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "base/rng.h"
 #include "palimpsest/session.h"
 #include "runtime/prefix_tree.h"
+#include "runtime/session_file.h"
 #include "state/state_pool.h"
 
 namespace palimpsest {
@@ -39,17 +47,26 @@ StateSpec spec_of(std::int64_t size) {
   return size == 0 ? spec(24, 3) : spec(9, 96);
 }
 
+/// One sequence of 960 tokens, a multiple of kPageBorder: with `rounded` pages its snapshots hold
+/// them in BF16.
 struct Pool {
-  explicit Pool(std::int64_t size)
-      : pool(spec_of(size), {.slots = 1,
-                             .tokens = 4096,
-                             .max_length = 4096,
-                             .cache_bytes = 3 * spec_of(size).bytes_per_sequence()}),
+  explicit Pool(std::int64_t size, bool rounded = false)
+      : pool(with_pages(spec_of(size), rounded),
+             {.slots = 1,
+              .tokens = 4096,
+              .max_length = 4096,
+              .cache_bytes = 3 * spec_of(size).bytes_per_sequence()}),
         slot(pool.acquire()) {
     const std::int32_t slots[1] = {slot};
-    const std::int64_t cu[2] = {0, 1000};
+    const std::int64_t cu[2] = {0, 960};
     pool.prepare(slots, cu);
     pool.advance(slots, cu);
+  }
+  static StateSpec with_pages(StateSpec spec, bool rounded) {
+    for (StateEntry& entry : spec.entries) {
+      if (rounded && entry.kind == StateKind::kPage) entry.at_border = DType::kBF16;
+    }
+    return spec;
   }
   StatePool pool;
   std::int32_t slot;
@@ -68,20 +85,105 @@ void Memcpy(benchmark::State& state) {
 }
 BENCHMARK(Memcpy)->Arg(0)->Arg(1);
 
-void Snapshot(benchmark::State& state) {
-  Pool p(state.range(0));
+/// Bytes are those of the sequence, whose pages are F32, also where the snapshot holds BF16.
+void Snapshot(benchmark::State& state, bool rounded) {
+  Pool p(state.range(0), rounded);
   for (auto _ : state) benchmark::DoNotOptimize(p.pool.snapshot(p.slot));
   state.SetBytesProcessed(state.iterations() * p.pool.fixed_bytes());
+  state.counters["held"] = static_cast<double>(p.pool.fixed_bytes(p.pool.length(p.slot)));
 }
-BENCHMARK(Snapshot)->Arg(0)->Arg(1);
+BENCHMARK_CAPTURE(Snapshot, f32, false)->Arg(0)->Arg(1);
+BENCHMARK_CAPTURE(Snapshot, bf16, true)->Arg(0)->Arg(1);
 
-void Restore(benchmark::State& state) {
-  Pool p(state.range(0));
+void Restore(benchmark::State& state, bool rounded) {
+  Pool p(state.range(0), rounded);
   const auto snapshot = p.pool.snapshot(p.slot);
   for (auto _ : state) benchmark::DoNotOptimize(p.pool.restore(p.slot, *snapshot));
   state.SetBytesProcessed(state.iterations() * p.pool.fixed_bytes());
 }
-BENCHMARK(Restore)->Arg(0)->Arg(1);
+BENCHMARK_CAPTURE(Restore, f32, false)->Arg(0)->Arg(1);
+BENCHMARK_CAPTURE(Restore, bf16, true)->Arg(0)->Arg(1);
+
+/// A saved conversation of 4,096 tokens without snapshots, in a folder for temporary files.
+class SavedSession {
+ public:
+  explicit SavedSession(std::int64_t size)
+      : pool_(spec_of(size), {.slots = 1, .tokens = 4096, .max_length = 4096, .vocab_size = 1000}),
+        cache_(pool_) {
+    std::string name = (std::filesystem::temp_directory_path() / "bench-state-XXXXXX").string();
+    const int fd = ::mkstemp(name.data());
+    if (fd < 0) throw std::runtime_error("no room for temporary files");
+    ::close(fd);
+    path_ = name;
+    const std::vector<std::int32_t> prompt(4096, 1);
+    const std::vector<float> logits(1000);
+    const std::int32_t slots[1] = {*cache_.open(prompt)};
+    for (auto ids = cache_.wanted(slots[0], 512); !ids.empty();
+         ids = cache_.wanted(slots[0], 512)) {
+      const std::int64_t cu[2] = {0, static_cast<std::int64_t>(ids.size())};
+      pool_.prepare(slots, cu);
+      pool_.advance(slots, cu);
+      cache_.computed(slots[0], cu[1], logits);
+    }
+    save_session(path_, cache_, slots[0], {}, {}, 0);
+    cache_.drop(slots[0]);
+  }
+  ~SavedSession() { std::filesystem::remove(path_); }
+  SavedSession(const SavedSession&) = delete;
+  SavedSession& operator=(const SavedSession&) = delete;
+
+  std::int64_t bytes() const {
+    return static_cast<std::int64_t>(std::filesystem::file_size(path_));
+  }
+  const std::filesystem::path& path() const { return path_; }
+  /// Drops the file from the system's cache.
+  void forget() const {
+    const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+    ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    ::close(fd);
+  }
+  void restore() {
+    const std::int32_t slot = *cache_.open({});
+    load_session(path_, cache_, slot, {});
+    cache_.drop(slot);
+  }
+
+ private:
+  StatePool pool_;
+  SequenceCache cache_;
+  std::filesystem::path path_;
+};
+
+/// Mapping, checksums and copies, of a file in the system's cache or on the disk.
+void RestoreFile(benchmark::State& state, bool on_disk) {
+  SavedSession session(state.range(0));
+  for (auto _ : state) {
+    state.PauseTiming();
+    if (on_disk) session.forget();
+    state.ResumeTiming();
+    session.restore();
+  }
+  state.SetBytesProcessed(state.iterations() * session.bytes());
+}
+BENCHMARK_CAPTURE(RestoreFile, cached, false)->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK_CAPTURE(RestoreFile, disk, true)->Arg(0)->Arg(1)->UseRealTime();
+
+/// read(2) of the same file into memory that is there.
+void ReadFile(benchmark::State& state, bool on_disk) {
+  SavedSession session(state.range(0));
+  std::vector<char> bytes(static_cast<std::size_t>(session.bytes()));
+  for (auto _ : state) {
+    state.PauseTiming();
+    if (on_disk) session.forget();
+    state.ResumeTiming();
+    std::ifstream file(session.path(), std::ios::binary);
+    file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    benchmark::ClobberMemory();
+  }
+  state.SetBytesProcessed(state.iterations() * session.bytes());
+}
+BENCHMARK_CAPTURE(ReadFile, cached, false)->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK_CAPTURE(ReadFile, disk, true)->Arg(0)->Arg(1)->UseRealTime();
 
 /// Two conversations of half a million tokens each that part at 1,000, with a mark every 4,096
 /// tokens: looks up one of them.
