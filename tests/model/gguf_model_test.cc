@@ -123,7 +123,8 @@ TEST_P(GgufModel, HasTheLogitsOfTheFolder) {
 TEST_P(GgufModel, AnOutlineReadsNoValues) {
   const auto loaded = written();
   std::string bytes = test::read_file(temp / "model.gguf");
-  for (const auto& tensor : value_or_throw(formats::Gguf::open(temp / "model.gguf")).tensors()) {
+  const auto file = value_or_throw(formats::Gguf::open(temp / "model.gguf"));
+  for (const auto& tensor : file.tensors()) {
     if (tensor.name != "rope_freqs.weight") std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(tensor.offset), tensor.bytes, '\xff');
   }
   temp.write("empty.gguf", bytes);
