@@ -20,12 +20,12 @@ std::tm local_time() {
 }
 
 RenderedTemplate run(const Template& chat_template, const Conversation& conversation,
-                     const Tokenizer& tokenizer) {
+                     const Tokenizer& tokenizer, const std::string& file) {
   const auto context = template_context(conversation, tokenizer);
   TemplateOptions options;
   options.now = local_time();
   options.own = own_strings(context);
-  return value_or_throw(chat_template.render_with_origins(context, options));
+  return value_or_throw(chat_template.render_with_origins(context, options), file);
 }
 
 Template parse(const std::string& source, const std::string& file) {
@@ -38,6 +38,7 @@ class TemplateFormat final : public ChatFormat {
  public:
   TemplateFormat(Tokenizer tokenizer, const ChatTemplateSource& source)
       : tokenizer_(std::move(tokenizer)),
+        file_(source.file),
         control_(tokenizer_),
         template_(parse(source.text, source.file)),
         with_tools_(source.with_tools.empty() ? template_ : parse(source.with_tools, source.file)) {
@@ -58,7 +59,7 @@ class TemplateFormat final : public ChatFormat {
 
   RenderedTemplate render_text(const Conversation& conversation) const {
     require_plain_chat(conversation, name());
-    return run(declares_tools(conversation) ? with_tools_ : template_, conversation, tokenizer_);
+    return run(declares_tools(conversation) ? with_tools_ : template_, conversation, tokenizer_, file_);
   }
   std::vector<ChatSegment> render(const Conversation& conversation) const override {
     const RenderedTemplate rendered = render_text(conversation);
@@ -95,6 +96,7 @@ class TemplateFormat final : public ChatFormat {
 
  private:
   Tokenizer tokenizer_;
+  std::string file_;  ///< that the template comes from
   ControlTokens control_;
   Template template_, with_tools_;
   AnswerStyle style_;
