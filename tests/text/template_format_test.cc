@@ -115,7 +115,7 @@ TEST(TemplateFormat, ErrorsOfTemplates) {
   EXPECT_THAT(failure([&] {
                 loop->render(talk({{Role::kUser, "u"}}));
               }),
-              HasSubstr("invalid request: chat template"));
+              AllOf(HasSubstr("invalid request"), HasSubstr("chat_template.jinja: chat template")));
   const auto picky = template_format(pieces_tokenizer(), "{{ raise_exception('never ' ~ 1) }}");
   EXPECT_THAT(failure([&] { picky->render(talk({{Role::kUser, "u"}})); }), HasSubstr("never 1"));
 }
