@@ -8,6 +8,8 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(CURL 7.85 REQUIRED)
+# Headers alone (Beast and Asio), seen by src/server/http.cc only.
+find_package(Boost 1.81 REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 # Exactly three targets: SCALAR, AVX2, AVX3 (AVX-512), whatever -march says and whichever compiler it is (some would get 128-bit emulation

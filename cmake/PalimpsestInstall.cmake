@@ -4,10 +4,10 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# The libraries hold every folder but the command line, which is a program, and downloads, which no public header offers: programs
-# that link the library need no libcurl.
+# The libraries hold every folder but the command line, which is a program, and downloads and the server, which no public header offers:
+# programs that link the library need no libcurl.
 get_property(folder_libraries GLOBAL PROPERTY PALIMPSEST_LIBRARIES)
-list(REMOVE_ITEM folder_libraries palimpsest_hub)
+list(REMOVE_ITEM folder_libraries palimpsest_hub palimpsest_server)
 set(library_objects "")
 foreach(library IN LISTS folder_libraries)
   list(APPEND library_objects $<TARGET_OBJECTS:${library}>)

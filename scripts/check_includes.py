@@ -39,10 +39,11 @@ MAY_SEE = {
     "plan": PLAN_LEVEL,
     "runtime": RUNTIME_LEVEL,
     "engine": RUNTIME_LEVEL | {"runtime"},
+    "server": {"base", "text", "model", "engine", "runtime", "plan", "state", "tensor"},
     "selfcheck": RUNTIME_LEVEL | {"runtime"},
     "report": {"base"},
     "lineage": OPS_LEVEL | {"ops", "report"},
-    "cli": RUNTIME_LEVEL | {"runtime", "selfcheck", "convert", "hub", "report", "lineage"},
+    "cli": RUNTIME_LEVEL | {"runtime", "engine", "server", "selfcheck", "convert", "hub", "report", "lineage"},
 }
 
 # Public headers count as part of a folder; one that is not listed may be seen by runtime/ and what stands above it.

@@ -35,6 +35,7 @@ libexpected-dev   : result type of the parsers (tl::expected)
 libzstd-dev       : compression of snapshots on disk
 libxxhash-dev     : checksums of snapshots and session files
 libcurl4-openssl-dev: downloads of models (libcurl)
+libboost1.81-dev  : HTTP of the server (Beast and Asio, headers alone)
 libssl-dev        : checksums of what was downloaded (OpenSSL)
 '
 test_packages='

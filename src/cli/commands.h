@@ -18,5 +18,6 @@ int convert(const Options& options);
 int plan(const Options& options);
 int selfcheck(const Options& options);
 int bench(const Options& options);
+int serve(const Options& options);
 
 }  // namespace palimpsest::cli

@@ -13,14 +13,15 @@ namespace {
 
 using enum Command;
 const std::vector<Command> kWithModel = {kRun,  kRecall,   kInspect, kLogits,
-                                         kEval, kTokenize, kRender,  kConvert, kPlan, kSelfcheck, kBench};
+                                         kEval, kTokenize, kRender,  kConvert, kPlan, kSelfcheck, kBench, kServe};
 const std::vector<Command> kAll = {kRun,      kRecall, kInspect, kLogits,  kEval,
-                                   kTokenize, kRender, kPull,    kLineage, kConvert, kPlan, kSelfcheck, kBench};
-const std::vector<Command> kThreaded = {kRun, kRecall, kLogits, kEval, kConvert, kPlan, kSelfcheck};
+                                   kTokenize, kRender, kPull,    kLineage, kConvert, kPlan, kSelfcheck, kBench, kServe};
+const std::vector<Command> kThreaded = {kRun, kRecall, kLogits, kEval, kConvert, kPlan, kSelfcheck, kServe};
 const std::vector<Command> kPlanned = {kRun, kRecall, kLogits, kEval,
-                                       kPlan};  // those that run the model, and plan
-const std::vector<Command> kCached = {kRun, kRecall, kLogits, kEval, kPlan, kSelfcheck, kBench};
-const std::vector<Command> kSampling = {kRun};
+                                       kPlan};  // those that a budget can be given
+const std::vector<Command> kPassed = {kRun, kRecall, kLogits, kEval, kPlan, kServe};
+const std::vector<Command> kCached = {kRun, kRecall, kLogits, kEval, kPlan, kSelfcheck, kBench, kServe};
+const std::vector<Command> kSampling = {kRun, kServe};
 constexpr double kInt32Max = 2147483647;
 
 // Names are those of llama.cpp where it has the flag. --ids has two entries: `render` has no list
@@ -134,7 +135,7 @@ const std::vector<Flag> kFlags = {
      .default_text = "what the model and the memory allow; eval, convert: 4096",
      .min = 0,
      .max = kInt32Max,
-     .commands = {kRun, kEval, kConvert, kPlan}},
+     .commands = {kRun, kEval, kConvert, kPlan, kServe}},
     {.names = {"--tokens"},
      .value = "N",
      .target = &Options::tokens,
@@ -235,7 +236,7 @@ const std::vector<Flag> kFlags = {
      .default_text = "512",
      .min = 1,
      .max = 65536,
-     .commands = kPlanned},
+     .commands = kPassed},
     {.names = {"-t", "--threads"},
      .value = "N",
      .target = &Options::threads,
@@ -265,14 +266,14 @@ const std::vector<Flag> kFlags = {
              "pages of snapshots and changes answers a little (see eval --compare)",
      .default_text = "f32",
      .choices = {"f32", "bf16"},
-     .commands = {kRun, kRecall, kLogits, kEval, kPlan, kSelfcheck}},
+     .commands = {kRun, kRecall, kLogits, kEval, kPlan, kSelfcheck, kServe}},
     {.names = {"--activations"},
      .value = "TYPE",
      .target = &Options::activations,
      .help = "how quantised weights are multiplied: with activations rounded to 16 or 8 bits in blocks of 32, or as they are: q16, q8 or f32",
      .default_text = "q16",
      .choices = {"q16", "q8", "f32"},
-     .commands = {kRun, kRecall, kLogits, kConvert, kSelfcheck, kBench}},
+     .commands = {kRun, kRecall, kLogits, kConvert, kSelfcheck, kBench, kServe}},
     {.names = {"--activations"},
      .value = "TYPE",
      .target = &Options::activations,
@@ -289,11 +290,11 @@ const std::vector<Flag> kFlags = {
     {.names = {"--mlock"},
      .target = &Options::mlock,
      .help = "keep the weights from ever leaving memory",
-     .commands = {kRun, kRecall, kLogits, kEval, kBench}},
+     .commands = {kRun, kRecall, kLogits, kEval, kBench, kServe}},
     {.names = {"--no-mmap"},
      .target = &Options::no_mmap,
      .help = "copy the weights into memory, in huge pages where the system grants them, instead of mapping the files",
-     .commands = {kRun, kRecall, kLogits, kEval, kBench}},
+     .commands = {kRun, kRecall, kLogits, kEval, kBench, kServe}},
 
     {.names = {"-p", "--n-prompt"},
      .value = "LIST",
@@ -354,19 +355,19 @@ const std::vector<Flag> kFlags = {
      .target = &Options::cache_ram,
      .help = "memory for snapshots of earlier moments, so that a prompt that changes is not read "
              "from its start; a bare number counts MiB; 0: none",
-     .default_text = "0; run, in chats and with --session or --cache-disk: room for 32",
-     .commands = {kRun, kPlan}},
+     .default_text = "0; run, in chats and with --session or --cache-disk: room for 32; serve: 256MiB",
+     .commands = {kRun, kPlan, kServe}},
     {.names = {"--cache-disk"},
      .value = "FOLDER",
      .target = &Options::cache_disk,
      .help = "keep snapshots that memory has no room for in FOLDER, while the program runs",
-     .commands = {kRun}},
+     .commands = {kRun, kServe}},
     {.names = {"--cache-disk-size"},
      .value = "SIZE",
      .target = &Options::cache_disk_size,
      .help = "most bytes there; a bare number counts MiB",
      .default_text = "16GiB",
-     .commands = {kRun}},
+     .commands = {kRun, kServe}},
     {.names = {"--session"},
      .value = "FILE",
      .target = &Options::session,
@@ -396,6 +397,58 @@ const std::vector<Flag> kFlags = {
      .min = 1,
      .max = 4096,
      .commands = {kPlan}},
+    {.names = {"-np", "--parallel"},
+     .value = "S",
+     .target = &Options::parallel,
+     .help = "answers computed at once, each with the whole context; more requests wait",
+     .default_text = "4",
+     .min = 1,
+     .max = 4096,
+     .commands = {kServe}},
+    {.names = {"--host"},
+     .value = "ADDRESS",
+     .target = &Options::host,
+     .help = "address to listen on; one that other machines reach needs a key",
+     .default_text = "127.0.0.1",
+     .commands = {kServe}},
+    {.names = {"--port"},
+     .value = "N",
+     .target = &Options::port,
+     .help = "port to listen on; 0: a free one, which is printed",
+     .default_text = "8080",
+     .min = 0,
+     .max = 65535,
+     .commands = {kServe}},
+    {.names = {"--api-key"},
+     .value = "KEY",
+     .target = &Options::api_key,
+     .help = "key that clients must send. Other users of this machine can see it: prefer "
+             "--api-key-file",
+     .commands = {kServe}},
+    {.names = {"--api-key-file"},
+     .value = "FILE",
+     .target = &Options::api_key_file,
+     .help = "keys that clients may send, one a line; empty lines and lines with # in front do not "
+             "count",
+     .commands = {kServe}},
+    {.names = {"--allow-remote-without-key"},
+     .target = &Options::allow_remote_without_key,
+     .help = "let other machines in without any key",
+     .commands = {kServe}},
+    {.names = {"-a", "--alias"},
+     .value = "NAME",
+     .target = &Options::alias,
+     .help = "what the model is called in answers",
+     .default_text = "its folder's or file's name",
+     .commands = {kServe}},
+    {.names = {"--shutdown-time"},
+     .value = "SECONDS",
+     .target = &Options::shutdown_seconds,
+     .help = "how long answers under way may go on after SIGINT or SIGTERM",
+     .default_text = "10",
+     .min = 0,
+     .max = 86400,
+     .commands = {kServe}},
     {.names = {"--device"},
      .value = "NAME",
      .target = &Options::device,
@@ -536,6 +589,12 @@ constexpr CommandInfo kCommandTable[] = {
      "palimpsest bench -m models/demo -p 0 -np 1,4,16 --profile\n"
      "palimpsest bench -m models/demo --sweep --svg speed.svg\n"
      "palimpsest bench -m models/demo --json | jq '.rows[].tokens_per_second.best'"},
+    {kServe, "serve", "answer requests over HTTP, in the form of OpenAI's interface",
+     "palimpsest serve -m models/demo\n"
+     "palimpsest serve -m models/demo --port 9000 -np 8 -c 8192 --cache-ram 1GiB\n"
+     "palimpsest serve -m models/demo --host 0.0.0.0 --api-key-file keys.txt\n"
+     "curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' -d "
+     "'{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"},
 };
 
 /// "from 0 to 1", or "at least 1" where the upper end is only there to bound memory.

@@ -44,6 +44,8 @@ int dispatch(const Options& options) {
       return selfcheck(options);
     case Command::kBench:
       return bench(options);
+    case Command::kServe:
+      return serve(options);
   }
   return 1;
 }

@@ -7,8 +7,8 @@
 
 namespace palimpsest::cli {
 
-enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage, kConvert, kPlan, kSelfcheck, kBench };
-inline constexpr int kCommands = 13;
+enum class Command : std::uint8_t { kRun, kRecall, kInspect, kLogits, kEval, kTokenize, kRender, kPull, kLineage, kConvert, kPlan, kSelfcheck, kBench, kServe };
+inline constexpr int kCommands = 14;
 
 /// What the command line asked for. Optional members were not given; then a command, or the model's
 /// own generation_config.json, decides.
@@ -37,6 +37,10 @@ struct Options {
   std::string cache_disk_size = "16GiB", session_snapshots = "1GiB";
   std::int64_t save_every = 30;  ///< seconds
   std::int64_t sequences = 1;
+  std::string host = "127.0.0.1";  ///< of serve, as the next ones
+  std::int64_t port = 8080, parallel = 4, shutdown_seconds = 10;
+  std::optional<std::string> alias, api_key, api_key_file;
+  bool allow_remote_without_key = false;
   std::optional<std::string> reasoning_effort;
 
   std::optional<std::string> bench_prompt, bench_predict, bench_threads, bench_ubatch, bench_sequences;  ///< lists of bench

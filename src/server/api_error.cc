@@ -1,0 +1,100 @@
+#include "server/api_error.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "palimpsest/engine.h"
+
+namespace palimpsest::server {
+namespace {
+
+std::string_view error_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+/// "messages[2].content: not a list" begins with the field it is about.
+std::string field_in_front(const std::string& text) {
+  const std::size_t end = text.find(": ");
+  if (end == std::string::npos) return {};
+  const std::string front = text.substr(0, end);
+  for (const char* field : {"messages", "tools", "tool_choice", "reasoning_effort"}) {
+    if (front.starts_with(field)) return front;
+  }
+  return {};
+}
+
+ApiError from_library(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kUsage:
+    case ErrorCode::kInvalidRequest:
+    case ErrorCode::kUnsupported:
+      return {400, error.text(), field_in_front(error.text())};
+    case ErrorCode::kOutOfMemory:
+    case ErrorCode::kCancelled:
+      return {503, error.text()};
+    default:
+      return {500, error.text()};
+  }
+}
+
+}  // namespace
+
+std::string error_body(int status, std::string_view message, std::string_view param,
+                       std::string_view code) {
+  nlohmann::ordered_json error = {
+      {"message", message}, {"type", error_type(status)}, {"param", nullptr}, {"code", nullptr}};
+  if (!param.empty()) error["param"] = param;
+  if (!code.empty()) error["code"] = code;
+  const nlohmann::ordered_json body = {{"error", error}};
+  return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+Response error_response(int status, std::string_view message, std::string_view param,
+                        std::string_view code) {
+  Response response;
+  response.status = status;
+  response.body = error_body(status, message, param, code);
+  return response;
+}
+
+Response error_response(const ApiError& error) {
+  Response response = error_response(error.status, error.message, error.param, error.code);
+  if (error.retry_after > 0)
+    response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
+  return response;
+}
+
+ApiError current_error() {
+  try {
+    throw;
+  } catch (const ApiError& error) {
+    return error;
+  } catch (const OverloadedError& error) {
+    ApiError answer(429, error.text(), {}, "overloaded");
+    answer.retry_after = static_cast<int>(std::ceil(error.retry_after_seconds()));
+    return answer;
+  } catch (const UnavailableError&) {
+    return {503, "the server is shutting down", {}, "shutting_down"};
+  } catch (const Error& error) {
+    return from_library(error);
+  } catch (const std::bad_alloc&) {
+    return {503, "out of memory"};
+  } catch (const std::exception& error) {
+    return {500, std::string("unexpected: ") + error.what()};
+  } catch (...) {
+    return {500, "unexpected"};
+  }
+}
+
+}  // namespace palimpsest::server
