@@ -14,8 +14,8 @@ void Checker::require(bool condition, std::string_view what) {
   if (!condition) fail(std::string(what));
 }
 
-void Checker::compare(const Trace& found, const Question& question, std::string_view what,
-                      std::int64_t from, bool exact) {
+void Checker::expect(const Trace& found, const Question& question, std::string_view what,
+                     std::int64_t from) {
   const Trace& expected = question.trace;
   if (found.steps() != expected.steps() - from) {
     fail(fmt::format("{}: {} logits instead of {}", what, found.steps(), expected.steps() - from));
@@ -33,7 +33,7 @@ void Checker::compare(const Trace& found, const Question& question, std::string_
     worst_ = std::max(worst_, share);
     ++comparisons_;
     const bool same = std::memcmp(a.data(), b.data(), b.size_bytes()) == 0;
-    if (exact ? !same : !(share <= bound_)) {
+    if (exact_ ? !same : !(share <= bound_)) {
       fail(fmt::format("{}, {} tokens behind the prompt: logits differ by {:.1e} of the largest",
                        what, from + i, share));
       continue;
@@ -46,16 +46,6 @@ void Checker::compare(const Trace& found, const Question& question, std::string_
                        mine, theirs));
     }
   }
-}
-
-void Checker::expect(const Trace& found, const Question& question, std::string_view what,
-                     std::int64_t from) {
-  compare(found, question, what, from, exact_);
-}
-
-void Checker::expect_near(const Trace& found, const Question& question, std::string_view what,
-                          std::int64_t from) {
-  compare(found, question, what, from, false);
 }
 
 void Checker::answer(Engine& engine, std::int32_t slot, const Question& question,

@@ -43,9 +43,6 @@ class Checker {
   /// bound: a tie). `what` names the case in a failure.
   void expect(const Trace& found, const Question& question, std::string_view what,
               std::int64_t from = 0);
-  /// The same within the bound, in a row that compares bits otherwise.
-  void expect_near(const Trace& found, const Question& question, std::string_view what,
-                   std::int64_t from = 0);
   /// Reads the rest of the question's answer from `from` on and compares.
   void answer(Engine& engine, std::int32_t slot, const Question& question, std::string_view what,
               std::int64_t from = 0);
@@ -68,8 +65,6 @@ class Checker {
   const bool quick;
 
  private:
-  void compare(const Trace& found, const Question& question, std::string_view what,
-               std::int64_t from, bool exact);
   void fail(std::string text);
 
   bool exact_;
