@@ -246,8 +246,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Hands the request to the handler and its answer to the client.
   awaitable<bool> answer(Request& request, unsigned version, bool keep) {
     const auto state = state_ = std::make_shared<ReplyState>(shared_.io);
-    Request brief = request;  // without the body, for the log
-    brief.body.clear();
+    std::string body = std::exchange(request.body, {});
+    const Request brief = request;  // without the body, for the log
+    request.body = std::move(body);
     asio::post(shared_.workers,
                [&shared = shared_, request = std::move(request),
                 reply = std::make_shared<ReplyHandle>(state, shared_.options.unread_bytes)]() mutable {
