@@ -160,16 +160,20 @@ TEST(Plan, OfKimiK3WithoutItsWeights) {
                               HasSubstr("73.8% less"), HasSubstr("It does not fit")));
 }
 
-TEST(Plan, ReadsHeadersOnly) {
-  if (is_sanitized()) GTEST_SKIP() << "sanitizers multiply the memory of a process";
-  const test::TempFolder folder;
-  // 212 MiB of weights in 600 experts.
-  synthetic::write_checkpoint(folder.path(),
+/// 212 MiB of weights in 600 experts.
+void write_expert_model(const std::filesystem::path& folder) {
+  synthetic::write_checkpoint(folder,
                               synthetic::config_json({.hidden_size = 512,
                                                       .num_experts = 200,
                                                       .experts_per_token = 4,
                                                       .expert_intermediate_size = 512,
                                                       .latent_size = 512}));
+}
+
+TEST(Plan, ReadsHeadersOnly) {
+  if (is_sanitized()) GTEST_SKIP() << "sanitizers multiply the memory of a process";
+  const test::TempFolder folder;
+  write_expert_model(folder.path());
   const json plan = plan_of({folder.path().string()});
   EXPECT_GT(plan["memory"]["weights"], 200 * kMiB);
   EXPECT_LT(plan["memory"]["process"], 40 * kMiB);
@@ -235,12 +239,7 @@ TEST(Budget, IsKeptOnTheDemoModel) {
 TEST(Budget, IsKeptWhereExpertsAreMostOfTheModel) {
   if (is_sanitized()) GTEST_SKIP() << "sanitizers multiply the memory of a process";
   const test::TempFolder folder;
-  synthetic::write_checkpoint(folder.path(),
-                              synthetic::config_json({.hidden_size = 512,
-                                                      .num_experts = 200,
-                                                      .experts_per_token = 4,
-                                                      .expert_intermediate_size = 512,
-                                                      .latent_size = 512}));
+  write_expert_model(folder.path());
   std::string ids = "1";
   for (int i = 1; i < 2000; ++i) ids += "," + std::to_string(i * 31 % 256);
   expect_kept({"run", "-m", folder.path().string(), "--ids", ids, "--print-ids", "-n", "10",
