@@ -10,8 +10,8 @@ usage: scripts/test.sh [--sanitize] [--long]
 
 Installs missing Debian packages (as root or with sudo), builds in build/release and runs every test but the long ones.
   --sanitize   first: AddressSanitizer and UndefinedBehaviorSanitizer over formats, hub, text, state, model,
-               convert, runtime, selfcheck and lineage; ThreadSanitizer over base, hub, runtime and engine;
-               each fuzzer for 20 seconds
+               convert, runtime, server, selfcheck and lineage; ThreadSanitizer over base, hub, runtime, engine
+               and server; each fuzzer for 20 seconds
   --long       also the tests labelled long, and the numeric tests on the scalar and the AVX2 kernels
 Tests that need data outside the repository look for it in $PALIMPSEST_SHARED (default ../shared) and are skipped without it.
 TEXT
@@ -71,11 +71,11 @@ part "install packages" scripts/install_dependencies.sh "${packages[@]}"
 
 if [ "$sanitize" = yes ]; then
   part "configure asan" configure asan
-  part "build asan" build asan test_formats test_hub test_text test_state test_model test_convert test_runtime test_selfcheck test_lineage
-  part "test asan" run_tests asan -L '^(formats|hub|text|state|model|convert|runtime|selfcheck|lineage)$' -LE '^long$'
+  part "build asan" build asan test_formats test_hub test_text test_state test_model test_convert test_runtime test_server test_selfcheck test_lineage
+  part "test asan" run_tests asan -L '^(formats|hub|text|state|model|convert|runtime|server|selfcheck|lineage)$' -LE '^long$'
   part "configure tsan" configure tsan
-  part "build tsan" build tsan test_base test_hub test_runtime test_engine
-  part "test tsan" run_tests tsan -L '^(base|hub|runtime|engine)$' -LE '^long$'
+  part "build tsan" build tsan test_base test_hub test_runtime test_engine test_server
+  part "test tsan" run_tests tsan -L '^(base|hub|runtime|engine|server)$' -LE '^long$'
   part "configure fuzzers" configure fuzz
   part "build fuzzers" build fuzz fuzz/all
   part "fuzz" fuzz_all
