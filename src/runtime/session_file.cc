@@ -406,7 +406,8 @@ class Mapping {
     if (data_ == MAP_FAILED)
       throw make_error(ErrorCode::kIo, "cannot map '{}': {}", path.string(), std::strerror(reason));
     size_ = static_cast<std::size_t>(status.st_size);
-    if (data_) ::madvise(data_, size_, MADV_SEQUENTIAL);
+    // All of it is wanted: what the disk reads while the first sections are checked is not waited for.
+    if (data_) ::madvise(data_, size_, MADV_WILLNEED);
   }
   ~Mapping() {
     if (data_) ::munmap(data_, size_);

@@ -135,7 +135,7 @@ StatePool::StatePool(const Layout& layout, const StatePoolOptions& options)
   lengths_.assign(slots, 0);
   blocks_held_.assign(slots, 0);
   taken_.assign(slots, false);
-  used_.assign(slots, false);
+  written_.assign(slots, false);
   begun_.resize(slots);
   past_.reserve(slots);
 }
@@ -182,9 +182,9 @@ std::int32_t StatePool::acquire() {
   lengths_[static_cast<std::size_t>(slot)] = 0;
   // Memory fresh from the system is zero: a slot used for the first time is not touched, so that
   // plans take no memory.
-  if (used_[static_cast<std::size_t>(slot)])
+  if (written_[static_cast<std::size_t>(slot)])
     std::memset(fixed(slot), 0, static_cast<std::size_t>(slot_bytes_));
-  used_[static_cast<std::size_t>(slot)] = true;
+  written_[static_cast<std::size_t>(slot)] = false;
   return slot;
 }
 
@@ -192,7 +192,10 @@ void StatePool::release(std::int32_t slot) {
   const std::size_t s = index(slot);
   begun_[s].reset();
   cut_blocks(slot, 0);
-  if (poison_freed_) std::memset(fixed(slot), 0xFF, static_cast<std::size_t>(slot_bytes_));
+  if (poison_freed_) {
+    std::memset(fixed(slot), 0xFF, static_cast<std::size_t>(slot_bytes_));
+    written_[s] = true;
+  }
   lengths_[s] = 0;
   taken_[s] = false;
   free_slots_.push_back(slot);
@@ -234,6 +237,7 @@ Tensor StatePool::prepare(std::span<const std::int32_t> slots,
     units_.allocate(std::max<std::int64_t>(0, blocks - blocks_held_[s]), scratch_);
     for (const std::int32_t unit : scratch_) set_block(slots[n], blocks_held_[s]++, unit);
     past_.push_back(lengths_[s]);
+    written_[s] = true;
   }
   return Tensor::contiguous(past_.data(), DType::kI64, {static_cast<std::int64_t>(past_.size())});
 }
@@ -288,8 +292,8 @@ std::optional<DType> StatePool::list_type() const {
   return std::nullopt;
 }
 
-std::span<float> StatePool::logits(std::int32_t slot) const {
-  index(slot);
+std::span<float> StatePool::logits(std::int32_t slot) {
+  written_[index(slot)] = true;
   return {reinterpret_cast<float*>(fixed(slot) + logits_offset_),
           static_cast<std::size_t>(options_.vocab_size)};
 }
@@ -299,6 +303,7 @@ std::span<float> StatePool::logits(std::int32_t slot) const {
 void StatePool::poison(std::int32_t slot) {
   const std::size_t s = index(slot);
   std::memset(fixed(slot), 0xFF, static_cast<std::size_t>(slot_bytes_));
+  written_[s] = true;
   for (std::int64_t b = 0; b < blocks_held_[s]; ++b) {
     const std::int32_t unit = unit_of(slot, b);
     if (units_.references(unit) == 1)

@@ -132,7 +132,7 @@ class StatePool {
   /// The distribution of the slot's next token, [vocab_size], for the caller to keep here: part of
   /// the sequence's state like its pages, so that going back to a moment needs no token to be
   /// computed again.
-  std::span<float> logits(std::int32_t slot) const;
+  std::span<float> logits(std::int32_t slot);
 
   // -- snapshots ------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class StatePool {
   std::vector<std::int32_t> table_;  ///< [slots, max_blocks]; -1: none
   std::vector<std::int32_t> free_slots_;
   std::vector<std::int64_t> lengths_, blocks_held_;
-  std::vector<bool> taken_, used_;    ///< used_: acquired at least once
+  std::vector<bool> taken_, written_;  ///< written_: pages, tails or logits may not be zero
   std::vector<StateSnapshot> begun_;  ///< [slots]; defined: the slot is tentative
   std::vector<std::int32_t> scratch_;
   std::vector<std::int64_t> past_;

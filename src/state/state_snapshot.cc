@@ -96,6 +96,7 @@ void StatePool::read_slot(std::int32_t slot, std::int64_t length, std::int64_t b
 void StatePool::write_slot(std::int32_t slot, std::int64_t length, std::int64_t begin,
                            std::int64_t bytes, const std::byte* from) {
   std::byte* out = fixed(slot);
+  written_[index(slot)] = true;
   const auto copy = [&](std::int64_t offset, std::int64_t at, std::int64_t count) {
     std::memcpy(out + offset, from + at, static_cast<std::size_t>(count));
   };
@@ -173,6 +174,7 @@ std::optional<std::int32_t> StatePool::fork(std::int32_t slot) {
   }
   blocks_held_[c] = blocks;
   lengths_[c] = lengths_[s];
+  written_[c] = true;
   if (slot_bytes_ > 0)
     std::memcpy(fixed(child), fixed(slot), static_cast<std::size_t>(slot_bytes_));
   return child;
