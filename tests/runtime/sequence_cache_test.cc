@@ -396,6 +396,9 @@ TEST(SequenceCache, TenThousandRequestsOnASmallPoolTakeNoMoreMemory) {
     engine.decode(slot, request % 4);
     engine.cache.close(slot);
   }
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers hold freed memory back: its size was not compared";
+#endif
   EXPECT_LE(resident_pages() - settled, 256) << "pages of 4 KiB, after the first 2,000 requests";
 }
 
