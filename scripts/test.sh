@@ -28,6 +28,9 @@ for argument in "$@"; do
   esac
 done
 
+# Minutes each under sanitizers, and the tiny models go through the same code.
+demo_model_tests='(^DemoModel|/demo)'
+
 # Folders whose results depend on the SIMD target.
 numeric_labels='^(kernels|ops|model|runtime)$'
 
@@ -72,10 +75,10 @@ part "install packages" scripts/install_dependencies.sh "${packages[@]}"
 if [ "$sanitize" = yes ]; then
   part "configure asan" configure asan
   part "build asan" build asan test_formats test_hub test_text test_state test_model test_convert test_runtime test_server test_selfcheck test_lineage
-  part "test asan" run_tests asan -L '^(formats|hub|text|state|model|convert|runtime|server|selfcheck|lineage)$' -LE '^long$'
+  part "test asan" run_tests asan -L '^(formats|hub|text|state|model|convert|runtime|server|selfcheck|lineage)$' -LE '^long$' -E "$demo_model_tests"
   part "configure tsan" configure tsan
   part "build tsan" build tsan test_base test_hub test_runtime test_engine test_server
-  part "test tsan" run_tests tsan -L '^(base|hub|runtime|engine|server)$' -LE '^long$'
+  part "test tsan" run_tests tsan -L '^(base|hub|runtime|engine|server)$' -LE '^long$' -E "$demo_model_tests"
   part "configure fuzzers" configure fuzz
   part "build fuzzers" build fuzz fuzz/all
   part "fuzz" fuzz_all
