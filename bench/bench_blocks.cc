@@ -40,6 +40,9 @@ void shapes(benchmark::internal::Benchmark* b) {
       for (const int bits : {32, 16, 8}) {
         b->Args({type, 1, 256, 4096, threads, bits});  // from L2
         for (const std::int64_t rows : {1, 4, 512}) b->Args({type, rows, 1024, 7168, threads, bits});
+        if (block_columns(static_cast<BlockType>(type)) == 32) {  // rows that are no multiple of 256
+          for (const std::int64_t rows : {1, 2, 4, 8, 64}) b->Args({type, rows, 384, 384, threads, bits});
+        }
         b->Args({type, 1, 20480, 7168, threads, bits});
       }
     }

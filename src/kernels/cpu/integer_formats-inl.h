@@ -1,10 +1,11 @@
 // Per-target header: quantised weights as small integers with scales, for the integer products of
 // integer_products-inl.h.
 //
-// A format is asked for a group of 256 columns of a row, eight blocks of 32. codes() gives eight
-// vectors of 32 bytes, one a block: code + offset of the traits, unsigned, or signed bytes for wide
-// codes where the machine's product of bytes would saturate. scales() gives vectors with a lane a
-// block. In the terms of ref::block::Parts: value = scale * code - min.
+// Codes come as eight vectors of 32 bytes, a vector a block of 32 columns: code + offset of the traits, unsigned; of wide codes signed
+// bytes, or unsigned ones with 128 added. Scales come as vectors with a lane for each of the eight blocks. In the terms of
+// ref::block::Parts: value = scale * code - min. Which eight depends on what a row is made of:
+//   - pieces of 32 columns with their scale (kBlockwise): one block of eight weight rows, so that a row may have any number of them;
+//   - superblocks of 256: the eight blocks of a superblock.
 
 #if defined(PALIMPSEST_KERNELS_CPU_INTEGER_FORMATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PALIMPSEST_KERNELS_CPU_INTEGER_FORMATS_INL_H_
@@ -65,10 +66,24 @@ using VFloats = hn::Vec<Floats>;
 using VInts = hn::Vec<Ints>;
 using VBytes = hn::Vec<Bytes>;
 
-/// Where a group of a row lies.
-struct Cursor {
-  const std::uint8_t* p;
-  const std::uint8_t* scales;  ///< of formats that keep them apart
+/// The same place in eight weight rows, `stride` bytes from row to row. Three pointers, as an address is a pointer plus one or two strides.
+class Column {
+ public:
+  Column() = default;
+  HWY_INLINE Column(const std::uint8_t* first, std::int64_t stride) : p_{first, first + 3 * stride, first + 6 * stride}, stride_(stride) {}
+  HWY_INLINE const std::uint8_t* row(int j) const { return p_[j / 3] + j % 3 * stride_; }
+  HWY_INLINE void advance(std::int64_t bytes) {
+    for (auto& p : p_) p += bytes;
+  }
+
+ private:
+  const std::uint8_t* p_[3];
+  std::int64_t stride_;
+};
+/// One block of eight weight rows of a blockwise format.
+struct Rows {
+  Column codes;
+  Column scales;  ///< of formats that keep them apart
 };
 
 /// Of the blocks' first and second halves; the second ones only where Traits::halves.
@@ -106,19 +121,45 @@ HWY_INLINE VBytes lookup(const std::uint8_t* table, VBytes index) {
   return hn::TableLookupBytes(hn::LoadDup128(Bytes(), table), index);
 }
 
+#if HWY_TARGET == HWY_AVX3
+// The same of two rows side by side.
+HWY_INLINE __m512i bytes_of_two(const std::uint8_t* a, const std::uint8_t* b) {
+  return _mm512_inserti64x4(_mm512_castsi256_si512(load_bytes(a).raw), load_bytes(b).raw, 1);
+}
+HWY_INLINE __m512i nibbles_of_two(const std::uint8_t* a, const std::uint8_t* b) {
+  const auto load = [](const std::uint8_t* p) HWY_ATTR { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+  const __m512i both = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(load(a)), 0xff00, load(b));
+  return _mm512_and_si512(_mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4)), _mm512_set1_epi8(15));
+}
+HWY_INLINE __m512i fifth_bits_of_two(const std::uint8_t* a, const std::uint8_t* b) {
+  std::uint32_t low, high;
+  std::memcpy(&low, a, 4);
+  std::memcpy(&high, b, 4);
+  return _mm512_maskz_set1_epi8(std::uint64_t{high} << 32 | low, 16);
+}
+HWY_INLINE __m512i lookup(const std::uint8_t* table, __m512i index) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table))), index);
+}
+#endif
+
 alignas(16) constexpr std::uint8_t kMxfp4Plus12[16] = {12, 13, 14, 15, 16, 18, 20, 24,
                                                        12, 11, 10, 9,  8,  6,  4,  0};
 alignas(16) constexpr std::uint8_t kIq4NlPlus128[16] = {1,   24,  45,  63,  79,  93,  106, 118,
                                                         129, 141, 153, 166, 181, 197, 217, 241};
 
-/// Eight F16 numbers that lie `kStride` bytes apart.
-template <int kStride>
-HWY_INLINE VFloats f16_strided(const std::uint8_t* p) {
+/// A 16-bit number of each row, `offset` bytes behind the column.
+HWY_INLINE __m128i words_of(const Column& c, int offset) {
   std::uint16_t v[8];
-  for (int i = 0; i < 8; ++i) std::memcpy(v + i, p + i * kStride, 2);
-  return VFloats{_mm256_cvtph_ps(_mm_setr_epi16(static_cast<short>(v[0]), static_cast<short>(v[1]), static_cast<short>(v[2]),
-                                                static_cast<short>(v[3]), static_cast<short>(v[4]), static_cast<short>(v[5]),
-                                                static_cast<short>(v[6]), static_cast<short>(v[7])))};
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) std::memcpy(v + j, c.row(j) + offset, 2);
+  return _mm_setr_epi16(static_cast<short>(v[0]), static_cast<short>(v[1]), static_cast<short>(v[2]), static_cast<short>(v[3]),
+                        static_cast<short>(v[4]), static_cast<short>(v[5]), static_cast<short>(v[6]), static_cast<short>(v[7]));
+}
+HWY_INLINE VFloats f16_of(const Column& c, int offset) { return VFloats{_mm256_cvtph_ps(words_of(c, offset))}; }
+/// A byte of each row, in the lower half.
+HWY_INLINE __m128i bytes_of(const Column& c) {
+  const auto byte = [&c](int j) HWY_ATTR { return static_cast<char>(*c.row(j)); };
+  return _mm_setr_epi8(byte(0), byte(1), byte(2), byte(3), byte(4), byte(5), byte(6), byte(7), 0, 0, 0, 0, 0, 0, 0, 0);
 }
 HWY_INLINE VFloats f16_dup(const std::uint8_t* p) {
   std::uint16_t v;
@@ -132,6 +173,41 @@ HWY_INLINE VFloats to_floats(std::uint64_t v) {
   const __m256i wide = std::is_signed_v<Integer> ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
   return VFloats{_mm256_cvtepi32_ps(wide)};
 }
+#if HWY_TARGET == HWY_AVX3
+/// Half of sixteen E8M0 numbers, as ref::block::half_e8m0.
+HWY_INLINE __m512 half_e8m0_of_16(__m128i bytes) {
+  const __m512i exponent = _mm512_sub_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(128));
+  return _mm512_scalef_ps(_mm512_set1_ps(1), _mm512_cvtepi32_ps(exponent));
+}
+/// Eight consecutive bytes of sixteen rows, columns to vectors.
+HWY_INLINE void transpose_bytes(const std::uint64_t (&rows)[16], __m128i (&out)[8]) {
+  __m128i v[8], t[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {  // rows i and i + 8: byte c of both in word c
+    v[i] = _mm_unpacklo_epi8(_mm_cvtsi64_si128(static_cast<long long>(rows[i])), _mm_cvtsi64_si128(static_cast<long long>(rows[i + 8])));
+  }
+  // v[i]: [column][row i, row i + 8]. Interleaving i and i + 4, then i and i + 2, then i and i + 1 puts rows in order.
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm_unpacklo_epi8(v[i], v[i + 4]);
+    t[i + 4] = _mm_unpackhi_epi8(v[i], v[i + 4]);
+  }
+#pragma GCC unroll 2
+  for (int h = 0; h < 8; h += 4) {
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      v[h + i] = _mm_unpacklo_epi8(t[h + i], t[h + i + 2]);
+      v[h + i + 2] = _mm_unpackhi_epi8(t[h + i], t[h + i + 2]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int p = 0; p < 4; ++p) {
+    const int from = p / 2 * 4 + p % 2 * 2;
+    out[2 * p] = _mm_unpacklo_epi8(v[from], v[from + 1]);
+    out[2 * p + 1] = _mm_unpackhi_epi8(v[from], v[from + 1]);
+  }
+}
+#endif
 /// Half of eight E8M0 numbers, as ref::block::half_e8m0.
 HWY_INLINE VFloats half_e8m0(__m128i bytes) {
   const __m256i e = _mm256_cvtepu8_epi32(bytes);
@@ -167,24 +243,14 @@ HWY_INLINE EvenOdd even_odd(const std::uint8_t* p) {
 template <BlockType kType, bool kUnsigned>
 struct BlockFormat {
   static constexpr Traits kTraits = block_traits(kType);
-  static constexpr int kBytes = static_cast<int>(block_bytes(kType));
-  static constexpr std::int64_t kGroupBytes = kGroup / block_columns(kType) * kBytes, kGroupScaleBytes = 0;
+  static constexpr bool kBlockwise = block_columns(kType) == kBlock;
+  static constexpr std::int64_t kBlockBytes = block_bytes(kType), kBlockScaleBytes = 0;
 
   const std::uint8_t* data;
   std::int64_t row_bytes;
 
-  HWY_INLINE Cursor at(std::int64_t n, std::int64_t group) const {
-    return {data + n * row_bytes + group * kGroupBytes, nullptr};
-  }
-  /// A copy of a group with fewer than eight blocks, zeros after them.
-  struct Padded {
-    std::uint8_t bytes[kGroupBytes];
-  };
-  static HWY_INLINE Cursor pad(const Cursor& c, std::int64_t blocks, Padded& memory) {
-    std::memset(memory.bytes, 0, sizeof memory.bytes);
-    std::memcpy(memory.bytes, c.p, static_cast<std::size_t>(blocks * kBytes));
-    return {memory.bytes, nullptr};
-  }
+  HWY_INLINE const std::uint8_t* block(std::int64_t n, std::int64_t b) const { return data + n * row_bytes + b * kBlockBytes; }
+  HWY_INLINE Rows rows(std::int64_t n, std::int64_t b) const { return {Column(block(n, b), row_bytes), {}}; }
 
   static HWY_INLINE VBytes signed_bytes(VBytes v) {
     return kUnsigned ? hn::Xor(v, set_bytes(128)) : v;
@@ -204,12 +270,43 @@ struct BlockFormat {
       default: return signed_bytes(load_bytes(b + 2));  // Q8_0
     }
   }
-  static HWY_INLINE void codes(const Cursor& c, VBytes (&out)[8]) {
-    const std::uint8_t* const b = c.p;
-    if constexpr (block_columns(kType) == 32) {
+#if HWY_TARGET == HWY_AVX3
+  /// block_codes() of two rows; wide codes unsigned where kUnsigned.
+  static HWY_INLINE __m512i codes_of_two(const std::uint8_t* a, const std::uint8_t* b) {
+    const __m512i flip = _mm512_set1_epi8(static_cast<char>(128));
+    switch (kType) {
+      case BlockType::kQ4_0: return nibbles_of_two(a + 2, b + 2);
+      case BlockType::kQ4_1: return nibbles_of_two(a + 4, b + 4);
+      case BlockType::kQ5_0: return _mm512_or_si512(nibbles_of_two(a + 6, b + 6), fifth_bits_of_two(a + 2, b + 2));
+      case BlockType::kQ5_1: return _mm512_or_si512(nibbles_of_two(a + 8, b + 8), fifth_bits_of_two(a + 4, b + 4));
+      case BlockType::kIQ4_NL: {
+        const __m512i plus_128 = lookup(kIq4NlPlus128, nibbles_of_two(a + 2, b + 2));
+        return kUnsigned ? plus_128 : _mm512_xor_si512(plus_128, flip);
+      }
+      case BlockType::kMxfp4: return lookup(kMxfp4Plus12, nibbles_of_two(a + 1, b + 1));
+      default: {  // Q8_0
+        const __m512i v = bytes_of_two(a + 2, b + 2);
+        return kUnsigned ? _mm512_xor_si512(v, flip) : v;
+      }
+    }
+  }
+#endif
+  static HWY_INLINE void codes(const Rows& rows, VBytes (&out)[8]) {
 #pragma GCC unroll 8
-      for (int j = 0; j < 8; ++j) out[j] = block_codes(b + j * kBytes);
-    } else if constexpr (kType == BlockType::kQ4_K || kType == BlockType::kQ5_K) {
+    for (int j = 0; j < 8; ++j) out[j] = block_codes(rows.codes.row(j));
+  }
+  static HWY_INLINE void scales(const Rows& rows, Scales& out) {
+    if constexpr (kType == BlockType::kMxfp4) {
+      out.scale[0] = half_e8m0(bytes_of(rows.codes));
+    } else {
+      out.scale[0] = f16_of(rows.codes, 0);
+      if constexpr (kTraits.mins) out.min[0] = hn::Neg(f16_of(rows.codes, 2));
+    }
+  }
+
+  /// Of the superblock at b.
+  static HWY_INLINE void codes(const std::uint8_t* b, VBytes (&out)[8]) {
+    if constexpr (kType == BlockType::kQ4_K || kType == BlockType::kQ5_K) {
       constexpr int kLow = kType == BlockType::kQ4_K ? 16 : 48;
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
@@ -259,17 +356,9 @@ struct BlockFormat {
       }
     }
   }
-  static HWY_INLINE void scales(const Cursor& c, Scales& out) {
-    const std::uint8_t* const b = c.p;
+  static HWY_INLINE void scales(const std::uint8_t* b, Scales& out) {
     constexpr std::uint64_t kLow2 = 0x03030303, kLow4 = 0x0f0f0f0f, kLow6 = 0x3f3f3f3f;
-    if constexpr (kType == BlockType::kMxfp4) {
-      const auto byte = [b](int j) { return static_cast<char>(b[j * kBytes]); };
-      out.scale[0] = half_e8m0(
-          _mm_setr_epi8(byte(0), byte(1), byte(2), byte(3), byte(4), byte(5), byte(6), byte(7), 0, 0, 0, 0, 0, 0, 0, 0));
-    } else if constexpr (block_columns(kType) == 32) {
-      out.scale[0] = f16_strided<kBytes>(b);
-      if constexpr (kTraits.mins) out.min[0] = hn::Neg(f16_strided<kBytes>(b + 2));
-    } else if constexpr (kType == BlockType::kQ4_K || kType == BlockType::kQ5_K) {
+    if constexpr (kType == BlockType::kQ4_K || kType == BlockType::kQ5_K) {
       // See ref::block::k_scale and k_min.
       const std::uint64_t s = word32(b + 4), m = word32(b + 8), rest = word32(b + 12);
       const std::uint64_t scale = (s & kLow6) | ((rest & kLow4) | (s >> 6 & kLow2) << 4) << 32;
@@ -309,72 +398,104 @@ struct BlockFormat {
 /// MxTensor. Twice the value of a code is an integer, so scales are halved.
 struct MxFormat {
   static constexpr Traits kTraits = {.split = true, .offset = 12};
-  static constexpr std::int64_t kGroupBytes = kGroup / 2, kGroupScaleBytes = kGroupBlocks;
+  static constexpr bool kBlockwise = true;
+  static constexpr std::int64_t kBlockBytes = kBlock / 2, kBlockScaleBytes = 1;
 
   const std::uint8_t* data;
   std::int64_t row_bytes;
   const std::uint8_t* scale_data;
   std::int64_t scales_row_bytes;
+  std::int64_t num_rows, blocks;
 
-  HWY_INLINE Cursor at(std::int64_t n, std::int64_t group) const {
-    return {data + n * row_bytes + group * kGroupBytes, scale_data + n * scales_row_bytes + group * kGroupBlocks};
+  HWY_INLINE Rows rows(std::int64_t n, std::int64_t b) const {
+    return {Column(data + n * row_bytes + b * kBlockBytes, row_bytes), Column(scale_data + n * scales_row_bytes + b, scales_row_bytes)};
   }
-  struct Padded {
-    std::uint8_t bytes[kGroupBytes], scales[kGroupBlocks];
-  };
-  static HWY_INLINE Cursor pad(const Cursor& c, std::int64_t blocks, Padded& memory) {
-    std::memset(&memory, 0, sizeof memory);
-    std::memcpy(memory.bytes, c.p, static_cast<std::size_t>(blocks * 16));
-    std::memcpy(memory.scales, c.scales, static_cast<std::size_t>(blocks));
-    return {memory.bytes, memory.scales};
-  }
-  static HWY_INLINE void codes(const Cursor& c, VBytes (&out)[8]) {
+#if HWY_TARGET == HWY_AVX3
+  /// Of blocks b .. b + 7 of rows n .. n + 15; those behind the last block are of no use.
+  HWY_INLINE void scales_of_16(std::int64_t n, std::int64_t b, float (&out)[8][16]) const {
+    const std::uint8_t* const end = scale_data + (num_rows - 1) * scales_row_bytes + blocks;
+    std::uint64_t of_row[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      const std::uint8_t* const p = scale_data + (n + i) * scales_row_bytes + b;
+      if (p + 8 <= end) {
+        of_row[i] = word64(p);
+      } else {
+        of_row[i] = 0;
+        std::memcpy(of_row + i, p, static_cast<std::size_t>(std::min<std::int64_t>(8, blocks - b)));
+      }
+    }
+    __m128i columns[8];
+    transpose_bytes(of_row, columns);
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) out[j] = lookup(kMxfp4Plus12, nibbles(c.p + 16 * j));
+    for (int c = 0; c < 8; ++c) _mm512_store_ps(out[c], half_e8m0_of_16(columns[c]));
   }
-  static HWY_INLINE void scales(const Cursor& c, Scales& out) { out.scale[0] = half_e8m0(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(c.scales))); }
+#endif
+  static HWY_INLINE void codes(const Rows& rows, VBytes (&out)[8]) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) out[j] = lookup(kMxfp4Plus12, nibbles(rows.codes.row(j)));
+  }
+  static HWY_INLINE void scales(const Rows& rows, Scales& out) { out.scale[0] = half_e8m0(bytes_of(rows.scales)); }
+#if HWY_TARGET == HWY_AVX3
+  static HWY_INLINE __m512i codes_of_two(const std::uint8_t* a, const std::uint8_t* b) { return lookup(kMxfp4Plus12, nibbles_of_two(a, b)); }
+#endif
 };
 
 /// Int8Tensor.
 template <bool kBf16Scales, bool kUnsigned>
 struct Int8Format {
   static constexpr Traits kTraits = {.wide = true};
-  static constexpr std::int64_t kGroupBytes = kGroup;
-  static constexpr std::int64_t kScaleBytes = kBf16Scales ? 2 : 4, kGroupScaleBytes = kGroupBlocks * kScaleBytes;
+  static constexpr bool kBlockwise = true;
+  static constexpr std::int64_t kBlockBytes = kBlock, kBlockScaleBytes = kBf16Scales ? 2 : 4;
 
   const std::uint8_t* data;
   std::int64_t row_bytes;
   const std::uint8_t* scale_data;
   std::int64_t scales_row_bytes;
 
-  HWY_INLINE Cursor at(std::int64_t n, std::int64_t group) const {
-    return {data + n * row_bytes + group * kGroupBytes,
-            scale_data + n * scales_row_bytes + group * kGroupBlocks * kScaleBytes};
+  HWY_INLINE Rows rows(std::int64_t n, std::int64_t b) const {
+    return {Column(data + n * row_bytes + b * kBlockBytes, row_bytes),
+            Column(scale_data + n * scales_row_bytes + b * kBlockScaleBytes, scales_row_bytes)};
   }
-  struct Padded {
-    std::uint8_t bytes[kGroupBytes], scales[kGroupBlocks * kScaleBytes];
-  };
-  static HWY_INLINE Cursor pad(const Cursor& c, std::int64_t blocks, Padded& memory) {
-    std::memset(&memory, 0, sizeof memory);
-    std::memcpy(memory.bytes, c.p, static_cast<std::size_t>(blocks * kBlock));
-    std::memcpy(memory.scales, c.scales, static_cast<std::size_t>(blocks * kScaleBytes));
-    return {memory.bytes, memory.scales};
-  }
-  static HWY_INLINE void codes(const Cursor& c, VBytes (&out)[8]) {
+  static HWY_INLINE void codes(const Rows& rows, VBytes (&out)[8]) {
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
-      const VBytes v = load_bytes(c.p + 32 * j);
+      const VBytes v = load_bytes(rows.codes.row(j));
       out[j] = kUnsigned ? hn::Xor(v, set_bytes(128)) : v;
     }
   }
-  static HWY_INLINE void scales(const Cursor& c, Scales& out) {
+#if HWY_TARGET == HWY_AVX3
+  static HWY_INLINE __m512i codes_of_two(const std::uint8_t* a, const std::uint8_t* b) {
+    const __m512i v = bytes_of_two(a, b);
+    return kUnsigned ? _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(128))) : v;
+  }
+#endif
+  static HWY_INLINE void scales(const Rows& rows, Scales& out) {
     if constexpr (kBf16Scales) {
-      const __m128i bits16 = _mm_loadu_si128(reinterpret_cast<const __m128i*>(c.scales));
-      out.scale[0] = VFloats{_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits16), 16))};
+      out.scale[0] = VFloats{_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words_of(rows.scales, 0)), 16))};
     } else {
-      out.scale[0] = hn::BitCast(Floats(), load_bytes(c.scales));
+      float v[8];
+#pragma GCC unroll 8
+      for (int j = 0; j < 8; ++j) std::memcpy(v + j, rows.scales.row(j), 4);
+      out.scale[0] = VFloats{_mm256_setr_ps(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7])};
     }
   }
+};
+
+/// Fewer than eight weight rows of a blockwise format, copied so that they can be read as eight, of which the last ones are the last row.
+struct EdgeRows {
+  template <class Format>
+  HWY_INLINE Rows gather(const Format& w, std::int64_t n, std::int64_t count, std::int64_t b) {
+    static_assert(Format::kBlockBytes <= sizeof codes[0] && Format::kBlockScaleBytes <= sizeof scales[0]);
+    for (std::int64_t j = 0; j < 8; ++j) {
+      const Rows from = w.rows(n + std::min(j, count - 1), b);
+      std::memcpy(codes[j], from.codes.row(0), static_cast<std::size_t>(Format::kBlockBytes));
+      if constexpr (Format::kBlockScaleBytes > 0) std::memcpy(scales[j], from.scales.row(0), static_cast<std::size_t>(Format::kBlockScaleBytes));
+    }
+    return {Column(codes[0], sizeof codes[0]), Column(scales[0], sizeof scales[0])};
+  }
+
+  std::uint8_t codes[8][40], scales[8][4];
 };
 
 /// Calls f with the format of a quantised matrix.
@@ -382,13 +503,13 @@ template <bool kUnsigned, class Function>
 HWY_INLINE void with_format(const Matrix& w, Function f) {
   if (w.is_mx()) {
     const Tensor &codes = w.mx.codes, &scales = w.mx.scales;
-    return f(MxFormat{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(), scales.stride(0)});
+    return f(MxFormat{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(), scales.stride(0), w.rows(), w.cols() / kBlock});
   }
   if (w.is_int8()) {
     const Tensor &codes = w.int8.codes, &scales = w.int8.scales;
     const auto call = [&](auto bf16) HWY_ATTR {
       using Format = Int8Format<bf16(), kUnsigned>;
-      f(Format{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(), scales.stride(0) * Format::kScaleBytes});
+      f(Format{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(), scales.stride(0) * Format::kBlockScaleBytes});
     };
     return scales.dtype == DType::kBF16 ? call(std::true_type()) : call(std::false_type());
   }

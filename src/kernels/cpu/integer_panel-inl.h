@@ -15,9 +15,9 @@ namespace palimpsest::cpu {
 namespace HWY_NAMESPACE {
 namespace integer {
 
-/// Whether wide codes stay signed: only products of bytes without VNNI want them so.
+/// Whether wide codes stay signed: VNNI's product of bytes wants them unsigned.
 template <class X, bool kVnni>
-constexpr bool kSignedCodes = sizeof(X) == 1 && !kVnni;
+constexpr bool kSignedCodes = sizeof(X) == 2 || !kVnni;
 
 /// What is stored with codes.
 template <class X, bool kVnni>
@@ -51,13 +51,16 @@ HWY_INLINE VI dot(VI acc, VB w, VB x) {
   }
 }
 
-/// Unsigned bytes to 16-bit integers in the order of Row::codes.
+/// Bytes to 16-bit integers, in the order of Row::codes: even bytes, then odd ones.
 struct Widened {
-  VBytes a, b;
+  VBytes even, odd;
 };
+template <bool kSigned>
 HWY_INLINE Widened widen(VBytes codes) {
-  const __m256i zero = _mm256_setzero_si256();
-  return {VBytes{_mm256_unpacklo_epi8(codes.raw, zero)}, VBytes{_mm256_unpackhi_epi8(codes.raw, zero)}};
+  if constexpr (kSigned) {
+    return {VBytes{_mm256_srai_epi16(_mm256_slli_epi16(codes.raw, 8), 8)}, VBytes{_mm256_srai_epi16(codes.raw, 8)}};
+  }
+  return {VBytes{_mm256_and_si256(codes.raw, _mm256_set1_epi16(255))}, VBytes{_mm256_srli_epi16(codes.raw, 8)}};
 }
 
 /// Rows become columns.
@@ -99,10 +102,9 @@ class Panel {
   static constexpr std::int64_t kStepColumns = 4 / sizeof(X);  ///< of a lane
   static constexpr std::int64_t kSteps = kBlock / kStepColumns;
   static constexpr std::int64_t kCodeBytes = kColumns * kRows * static_cast<std::int64_t>(sizeof(X));
-  static constexpr std::int64_t kGroupRowBytes = kGroup * static_cast<std::int64_t>(sizeof(X));
 
  public:
-  static constexpr std::int64_t kBytes = kCodeBytes + 2 * kScales * 4 + 8 * kGroupRowBytes;
+  static constexpr std::int64_t kBytes = kCodeBytes + 2 * kScales * 4 + 8 * kGroup;
 
   /// memory: kBytes, aligned to 64.
   explicit Panel(std::byte* memory)
@@ -114,40 +116,12 @@ class Panel {
   /// Decodes `count` rows from n0 on, columns [k0, k0 + columns); rows after them repeat the last.
   template <class Format>
   void decode(const Format& w, std::int64_t n0, std::int64_t count, std::int64_t k0, std::int64_t columns) {
-    constexpr Traits kTraits = Format::kTraits;
-    for (std::int64_t g = 0; g * kGroup < columns; ++g) {
-      const std::int64_t here = std::min(kGroupBlocks, columns / kBlock - g * kGroupBlocks);
-      for (std::int64_t r0 = 0; r0 < kRows; r0 += 8) {
-        VFloats scale[2][8], min[2][8];
-        for (std::int64_t r = 0; r < 8; ++r) {
-          Cursor at = w.at(n0 + std::min(r0 + r, count - 1), k0 / kGroup + g);
-          typename Format::Padded padded;
-          if (here < kGroupBlocks) at = Format::pad(at, here, padded);
-          VBytes codes[8];
-          Scales s;
-          Format::codes(at, codes);
-          Format::scales(at, s);
-#pragma GCC unroll 8
-          for (int j = 0; j < 8; ++j) {
-            std::uint8_t* const to = rows_ + r * kGroupRowBytes + j * kGroupRowBytes / 8;
-            if constexpr (sizeof(X) == 2) {
-              const Widened wide = widen(codes[j]);
-              hn::Store(wide.a, Bytes(), to);
-              hn::Store(wide.b, Bytes(), to + 32);
-            } else {
-              hn::Store(codes[j], Bytes(), to);
-            }
-          }
-          for (int h = 0; h < (kTraits.halves ? 2 : 1); ++h) {
-            scale[h][r] = s.scale[h];
-            if constexpr (kTraits.mins) min[h][r] = s.min[h];
-          }
-        }
-        store_codes(g, r0);
-        for (int h = 0; h < (kTraits.halves ? 2 : 1); ++h) {
-          store_scales(scale[h], scale_, g, h, r0);
-          if constexpr (kTraits.mins) store_scales(min[h], min_, g, h, r0);
-        }
+    for (std::int64_t r0 = 0; r0 < kRows; r0 += 8) {
+      const std::int64_t first = n0 + std::min(r0, count - 1), here = std::clamp<std::int64_t>(count - r0, 1, 8);
+      if constexpr (Format::kBlockwise) {
+        decode_blocks(w, first, here, k0 / kBlock, columns / kBlock, r0);
+      } else {
+        for (std::int64_t g = 0; g * kGroup < columns; ++g) decode_group(w, first, here, k0 / kGroup + g, g, r0);
       }
     }
   }
@@ -169,17 +143,72 @@ class Panel {
   }
 
  private:
-  /// Eight decoded rows of a group to [step][row].
-  HWY_INLINE void store_codes(std::int64_t g, std::int64_t r0) {
-    constexpr std::int64_t kGroupSteps = kGroup / kStepColumns;
-    for (std::int64_t step = 0; step < kGroupSteps; step += 8) {
-      VFloats v[8];
+  /// Eight weight rows of a blockwise format, of which `count` are different, from block b0 on, to the panel's rows from r0 on.
+  template <class Format>
+  HWY_INLINE void decode_blocks(const Format& w, std::int64_t n, std::int64_t count, std::int64_t b0, std::int64_t blocks, std::int64_t r0) {
+    Rows at = w.rows(n, b0);
+    EdgeRows edge;
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      if (count < 8) at = edge.gather(w, n, count, b0 + b);
+      VBytes codes[8];
+      Format::codes(at, codes);
+      store_codes<Format::kTraits.wide>(codes, b, r0);
+      Scales s;
+      Format::scales(at, s);
+      hn::Store(s.scale[0], Floats(), scale_ + 2 * b * kRows + r0);
+      if constexpr (Format::kTraits.mins) hn::Store(s.min[0], Floats(), min_ + 2 * b * kRows + r0);
+      at.codes.advance(Format::kBlockBytes);
+      if constexpr (Format::kBlockScaleBytes > 0) at.scales.advance(Format::kBlockScaleBytes);
+    }
+  }
+  /// The same of a superblock, which becomes group g of the panel.
+  template <class Format>
+  HWY_INLINE void decode_group(const Format& w, std::int64_t n, std::int64_t count, std::int64_t superblock, std::int64_t g,
+                               std::int64_t r0) {
+    constexpr Traits kTraits = Format::kTraits;
+    VFloats scale[2][8], min[2][8];
+    for (std::int64_t r = 0; r < 8; ++r) {
+      const std::uint8_t* const block = w.block(n + std::min(r, count - 1), superblock);
+      VBytes codes[8];
+      Scales s;
+      Format::codes(block, codes);
+      Format::scales(block, s);
 #pragma GCC unroll 8
-      for (int r = 0; r < 8; ++r) v[r] = hn::BitCast(Floats(), load_bytes(rows_ + r * kGroupRowBytes + step * 4));
-      transpose8(v);
+      for (int j = 0; j < 8; ++j) hn::Store(codes[j], Bytes(), rows_ + r * kGroup + j * kBlock);
+      for (int h = 0; h < (kTraits.halves ? 2 : 1); ++h) {
+        scale[h][r] = s.scale[h];
+        if constexpr (kTraits.mins) min[h][r] = s.min[h];
+      }
+    }
+    for (std::int64_t j = 0; j < kGroupBlocks; ++j) {
+      VBytes codes[8];
 #pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i) {
-        hn::Store(hn::BitCast(Bytes(), v[i]), Bytes(), codes_ + ((g * kGroupSteps + step + i) * kRows + r0) * 4);
+      for (int r = 0; r < 8; ++r) codes[r] = load_bytes(rows_ + r * kGroup + j * kBlock);
+      store_codes<kTraits.wide>(codes, g * kGroupBlocks + j, r0);
+    }
+    for (int h = 0; h < (kTraits.halves ? 2 : 1); ++h) {
+      store_scales(scale[h], scale_, g, h, r0);
+      if constexpr (kTraits.mins) store_scales(min[h], min_, g, h, r0);
+    }
+  }
+
+  /// Block b of eight rows to [step][row].
+  template <bool kWide>
+  HWY_INLINE void store_codes(const VBytes (&codes)[8], std::int64_t b, std::int64_t r0) {
+    VFloats v[8];
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; ++r) v[r] = hn::BitCast(Floats(), codes[r]);
+    transpose8(v);
+    std::uint8_t* const to = codes_ + (b * kSteps * kRows + r0) * 4;
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      const VBytes four = hn::BitCast(Bytes(), v[i]);
+      if constexpr (sizeof(X) == 2) {
+        const Widened w = widen<kWide>(four);
+        hn::Store(w.even, Bytes(), to + i * kRows * 4);
+        hn::Store(w.odd, Bytes(), to + (8 + i) * kRows * 4);
+      } else {
+        hn::Store(four, Bytes(), to + i * kRows * 4);
       }
     }
   }
@@ -230,7 +259,7 @@ class Panel {
     const DB db;
 #pragma GCC unroll 16
     for (std::int64_t i = 0; i < kSteps; ++i) {
-      // Both halves of 16-bit integers come in two pieces of four steps; those of bytes in one.
+      // A half of 16-bit integers is four steps of even and four of odd columns; one of bytes four steps.
       if (kTraits.halves && i / 4 % 2 != half) continue;
       const std::uint8_t* const w = codes_ + (b * kSteps + i) * kRows * 4;
       const auto w0 = hn::Load(db, w), w1 = hn::Load(db, w + kLanes * 4);
@@ -293,7 +322,7 @@ class Panel {
 
   std::uint8_t* codes_;  ///< [step][kRows][kStepColumns] of X's width
   float *scale_, *min_;
-  std::uint8_t* rows_;  ///< [8][kGroup] of X's width: rows on their way
+  std::uint8_t* rows_;  ///< [8][kGroup]: rows on their way
 };
 
 #endif  // HWY_TARGET != HWY_SCALAR

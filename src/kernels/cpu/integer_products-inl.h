@@ -9,10 +9,8 @@
 // Integer sums are exact in any order, so this, and with it every bit of y, is the same on every target, with any number of rows and
 // threads.
 //
-// Up to kDirectRows rows of x, a weight row is read front to back: a group of eight blocks becomes eight vectors of bytes, their products
-// with each row of x eight vectors of partial sums, one transposing addition a vector with a sum in each lane. Eight rows' u are transposed
-// once more, so that their chains run side by side. For more rows of x, codes of a panel of weight rows are transposed, a lane a weight
-// row, and products need no sums over lanes.
+// Up to kDirectRows rows of x, products need sums over lanes (integer_direct-inl.h). For more, codes of a panel of weight rows are
+// transposed, a lane a weight row (integer_panel-inl.h).
 
 #if defined(PALIMPSEST_KERNELS_CPU_INTEGER_PRODUCTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PALIMPSEST_KERNELS_CPU_INTEGER_PRODUCTS_INL_H_
@@ -25,9 +23,9 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
+#include "kernels/cpu/integer_direct-inl.h"
 #include "kernels/cpu/integer_formats-inl.h"
 #include "kernels/cpu/integer_panel-inl.h"
 #include "kernels/cpu/integer_rows-inl.h"
@@ -38,14 +36,6 @@ HWY_BEFORE_NAMESPACE();
 namespace palimpsest::cpu {
 namespace HWY_NAMESPACE {
 namespace integer {
-
-constexpr std::int64_t kDirectRows = 4;  ///< of x
-
-constexpr std::int64_t whole_groups(std::int64_t k) { return (k + kGroup - 1) / kGroup * kGroup; }
-
-HWY_INLINE const float* row_of_x(const MatmulPart& p, std::int64_t t) {
-  return p.x + (p.row_index != nullptr ? p.row_index[t] : t) * p.x_stride;
-}
 
 #if HWY_TARGET == HWY_SCALAR
 
@@ -103,158 +93,6 @@ HWY_INLINE std::int64_t scratch_bytes(std::int64_t k) {
 
 #else
 
-constexpr std::int64_t kTileRows = 8;  ///< weight rows whose chains run side by side
-/// Groups of a row that are read before the next row: more make one stream of reads out of eight.
-constexpr std::int64_t kChunkGroups = 16;
-constexpr std::int64_t kPrefetchBytes = 1024;
-
-/// The u of a group's eight blocks against one row of x.
-template <class X, class Format, bool kVnni>
-HWY_INLINE VFloats group_products(const VBytes (&codes)[8], const Scales& s, const Row<X>& x, std::int64_t group) {
-  constexpr Traits kTraits = Format::kTraits;
-  constexpr int kOffset = offset_of<X, kVnni>(kTraits);
-  VInts sums[8];
-#pragma GCC unroll 8
-  for (int j = 0; j < 8; ++j) {
-    const auto* const of_x = reinterpret_cast<const std::uint8_t*>(x.codes + group * kGroup + j * kBlock);
-    if constexpr (sizeof(X) == 2) {
-      const Widened w = widen(codes[j]);
-      sums[j] = dot<X, kVnni, false>(hn::Zero(Ints()), w.a, load_bytes(of_x));
-      sums[j] = dot<X, kVnni, false>(sums[j], w.b, load_bytes(of_x + 32));
-    } else {
-      sums[j] = dot<X, kVnni, kTraits.wide>(hn::Zero(Ints()), codes[j], load_bytes(of_x));
-    }
-  }
-  const auto quarters = [](VInts a, VInts b, VInts c, VInts d) HWY_ATTR {
-    return VInts{_mm256_hadd_epi32(_mm256_hadd_epi32(a.raw, b.raw), _mm256_hadd_epi32(c.raw, d.raw))};
-  };
-  const VInts low = quarters(sums[0], sums[1], sums[2], sums[3]), high = quarters(sums[4], sums[5], sums[6], sums[7]);
-  VInts first = hn::ConcatLowerLower(Ints(), high, low), second = hn::ConcatUpperUpper(Ints(), high, low);
-  const auto x_sums = [&](const std::int32_t* p) HWY_ATTR { return hn::LoadU(Ints(), p); };
-  const auto times_offset = [&](VInts v) HWY_ATTR {
-    if constexpr ((kOffset & (kOffset - 1)) == 0 && kOffset > 0) return hn::ShiftLeft<std::countr_zero(unsigned{kOffset})>(v);
-    return hn::Mul(v, hn::Set(Ints(), kOffset));
-  };
-  const auto to_float = [&](VInts v) HWY_ATTR { return hn::ConvertTo(Floats(), v); };
-  if constexpr (!kTraits.halves) {
-    VInts sum = hn::Add(first, second);
-    if constexpr (kOffset != 0) sum = hn::Sub(sum, times_offset(x_sums(x.sums + group * kGroupBlocks)));
-    VFloats u = hn::Mul(to_float(sum), s.scale[0]);
-    if constexpr (kTraits.mins) u = hn::NegMulAdd(s.min[0], to_float(x_sums(x.sums + group * kGroupBlocks)), u);
-    return u;
-  } else {
-    const VInts x0 = x_sums(x.halves + group * 16), x1 = x_sums(x.halves + group * 16 + 8);
-    if constexpr (kOffset != 0) {
-      first = hn::Sub(first, times_offset(x0));
-      second = hn::Sub(second, times_offset(x1));
-    }
-    VFloats u = hn::Mul(to_float(first), s.scale[0]);
-    u = hn::MulAdd(to_float(second), s.scale[1], u);
-    if constexpr (kTraits.mins) {
-      u = hn::NegMulAdd(s.min[0], to_float(x0), u);
-      u = hn::NegMulAdd(s.min[1], to_float(x1), u);
-    }
-    return u;
-  }
-}
-
-/// Few rows of x: one, or up to kDirectRows.
-template <class X, class Format, bool kVnni, bool kOne>
-class Direct {
- public:
-  Direct(const MatmulPart& p, const Format& w, std::byte* scratch)
-      : p_(p), w_(w), blocks_(p.w.cols() / kBlock), rows_(kOne ? 1 : p.rows) {
-    const std::int64_t columns = whole_groups(p.w.cols());
-    for (std::int64_t t = 0; t < rows_; ++t) {
-      x_[t] = Row<X>::at(scratch + t * Row<X>::bytes(columns), columns);
-      pack_row<Format::kTraits.split>(row_of_x(p, t), p.w.cols(), x_[t]);
-    }
-    products_ = reinterpret_cast<float*>(scratch + kDirectRows * Row<X>::bytes(columns));
-  }
-
-  void run() const {
-    const std::int64_t groups = (blocks_ + kGroupBlocks - 1) / kGroupBlocks;
-    for (std::int64_t n = p_.begin; n < p_.end; n += kTileRows) {
-      const std::int64_t count = std::min(kTileRows, p_.end - n);
-      VFloats y[kDirectRows];
-      for (auto& v : y) v = hn::Zero(Floats());
-      for (std::int64_t g0 = 0; g0 < groups; g0 += kChunkGroups) {
-        const std::int64_t g1 = std::min(groups, g0 + kChunkGroups);
-        for (std::int64_t r = 0; r < count; ++r) row_products(n + r, g0, g1, products_ + r * 8);
-        for (std::int64_t t = 0; t < rows_; ++t) y[t] = add_products(products_ + t * kProductsOfX, t, g0, g1, y[t]);
-      }
-      for (std::int64_t t = 0; t < rows_; ++t) {
-        float* const out = p_.y + t * p_.y_stride + n - p_.begin;
-        if (count == kTileRows) {
-          hn::StoreU(y[t], Floats(), out);
-        } else {
-          alignas(32) float all[kTileRows];
-          hn::Store(y[t], Floats(), all);
-          std::copy_n(all, count, out);
-        }
-      }
-    }
-  }
-
- private:
-  static constexpr std::int64_t kProductsOfX = kTileRows * kChunkGroups * 8;
-
-  /// The u of groups [g0, g1) of weight row n against every row of x, kTileRows * 8 numbers apart.
-  HWY_INLINE void row_products(std::int64_t n, std::int64_t g0, std::int64_t g1, float* HWY_RESTRICT out) const {
-    Cursor at = w_.at(n, g0);
-    const auto group = [&](const Cursor& from, std::int64_t g) HWY_ATTR {
-      VBytes codes[8];
-      Scales scales;
-      Format::codes(from, codes);
-      Format::scales(from, scales);
-      if constexpr (kOne) {
-        hn::Store(group_products<X, Format, kVnni>(codes, scales, x_[0], g), Floats(), out);
-      } else {
-        for (std::int64_t t = 0; t < rows_; ++t)
-          hn::Store(group_products<X, Format, kVnni>(codes, scales, x_[t], g), Floats(), out + t * kProductsOfX);
-      }
-      out += kTileRows * 8;
-    };
-    const std::int64_t whole = std::min(g1, blocks_ / kGroupBlocks);
-    for (std::int64_t g = g0; g < whole; ++g) {
-#pragma GCC unroll 8
-      for (std::int64_t i = 0; i < Format::kGroupBytes; i += 64) hwy::Prefetch(at.p + kPrefetchBytes + i);
-      group(at, g);
-      at.p += Format::kGroupBytes;
-      at.scales += Format::kGroupScaleBytes;
-    }
-    if (whole < g1) {
-      typename Format::Padded padded;
-      group(Format::pad(at, blocks_ - whole * kGroupBlocks, padded), whole);
-    }
-  }
-
-  /// Goes on with the chains of eight weight rows and row t of x.
-  HWY_INLINE VFloats add_products(const float* products, std::int64_t t, std::int64_t g0, std::int64_t g1, VFloats y) const {
-    for (std::int64_t g = g0; g < g1; ++g) {
-      VFloats u[8];
-#pragma GCC unroll 8
-      for (int r = 0; r < 8; ++r) u[r] = hn::Load(Floats(), products + (g - g0) * kTileRows * 8 + r * 8);
-      transpose8(u);
-      const float* const steps = x_[t].steps + g * kGroupBlocks;
-      const std::int64_t here = blocks_ - g * kGroupBlocks;
-      if (here >= kGroupBlocks) {
-#pragma GCC unroll 8
-        for (int b = 0; b < 8; ++b) y = hn::MulAdd(u[b], hn::Set(Floats(), steps[b]), y);
-      } else {
-        for (int b = 0; b < here; ++b) y = hn::MulAdd(u[b], hn::Set(Floats(), steps[b]), y);
-      }
-    }
-    return y;
-  }
-
-  const MatmulPart& p_;
-  const Format w_;
-  const std::int64_t blocks_, rows_;
-  Row<X> x_[kDirectRows];
-  float* products_;  ///< [row of x][group][weight row][block]
-};
-
 /// Many rows of x: a block of them packed, a panel of weights decoded, all tiles of the two computed.
 template <class X, class Format, bool kVnni>
 void panels(const MatmulPart& p, const Format& w, std::byte* scratch) {
@@ -285,8 +123,8 @@ template <class X, bool kVnni>
 HWY_INLINE void multiply(const MatmulPart& p, std::byte* scratch) {
   with_format<!kSignedCodes<X, kVnni>>(p.w, [&](const auto& w) {
     using Format = std::remove_cvref_t<decltype(w)>;
-    if (p.rows == 1) return Direct<X, Format, kVnni, true>(p, w, scratch).run();
-    if (p.rows <= kDirectRows) return Direct<X, Format, kVnni, false>(p, w, scratch).run();
+    if (p.rows == 1) return direct<X, Format, kVnni, true>(p, w, scratch);
+    if (p.rows <= most_direct_rows<Format, kVnni>) return direct<X, Format, kVnni, false>(p, w, scratch);
     panels<X, Format, kVnni>(p, w, scratch);
   });
 }
@@ -303,7 +141,7 @@ HWY_INLINE void multiply(const MatmulPart& p, std::byte* scratch, bool vnni) {
 
 template <class X>
 HWY_INLINE std::int64_t scratch_bytes(std::int64_t k) {
-  const std::int64_t direct = kDirectRows * (Row<X>::bytes(whole_groups(k)) + kTileRows * kChunkGroups * 8 * 4);
+  const std::int64_t direct = direct_scratch_bytes<X>(k);
   const std::int64_t panels = std::max(Panel<X, true>::kBytes, Panel<X, false>::kBytes) +
                               kRowBlock * Row<X>::bytes(Panel<X, false>::kColumns);
   return std::max(direct, panels);

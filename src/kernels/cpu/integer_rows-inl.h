@@ -27,11 +27,11 @@ constexpr std::int64_t kBlock = ref::kActivationBlock;
 constexpr std::int64_t kGroup = 256;  ///< columns: eight blocks, as many as one vector has lanes
 constexpr std::int64_t kGroupBlocks = kGroup / kBlock;
 
-/// One packed row of `columns` columns, a multiple of kGroup; zeros after the last one of x.
+/// One packed row with room for `columns` columns, a multiple of kGroup.
 template <class X>
 struct Row {
-  /// [columns]. In a block, of split formats even columns come before odd ones; then, of 16-bit integers (but not on SCALAR) columns
-  /// 0..7, 16..23, 8..15, 24..31, which is how bytes widen to two vectors.
+  /// [columns]. In a block, of split formats even columns come before odd ones; then, of 16-bit integers (but not on SCALAR), the even
+  /// ones of that order before the odd ones, which is how bytes widen to two vectors.
   X* codes;
   float* steps;         ///< [columns / 32]
   std::int32_t* sums;   ///< [columns / 32] of a block's codes
@@ -82,11 +82,13 @@ HWY_INLINE void pack_block(const float* x, const Row<X>& out, std::int64_t b) {
     per_step = ref::kLargestCode<X> / largest;
     step = largest / ref::kLargestCode<X>;
   }
-  if constexpr (kSplit) {
+  const auto split = [&]() HWY_ATTR {
     const auto even01 = hn::ConcatEven(d, v1, v0), even23 = hn::ConcatEven(d, v3, v2);
     const auto odd01 = hn::ConcatOdd(d, v1, v0), odd23 = hn::ConcatOdd(d, v3, v2);
     v0 = even01, v1 = even23, v2 = odd01, v3 = odd23;
-  }
+  };
+  if constexpr (kSplit) split();
+  if constexpr (sizeof(X) == 2) split();
   const auto code = [&](auto v) HWY_ATTR {
     // Infinity and NaN times zero would be no zeros.
     const auto scaled = hn::Mul(v, hn::Set(d, per_step));
@@ -94,14 +96,15 @@ HWY_INLINE void pack_block(const float* x, const Row<X>& out, std::int64_t b) {
   };
   const auto i0 = code(v0), i1 = code(v1), i2 = code(v2), i3 = code(v3);
   const hn::Rebind<X, decltype(d)> dx;
-  constexpr int kPlaces[4] = {0, sizeof(X) == 2 ? 2 : 1, sizeof(X) == 2 ? 1 : 2, 3};
   X* const codes = out.codes + b * kBlock;
-  hn::StoreU(hn::DemoteTo(dx, i0), dx, codes + 8 * kPlaces[0]);
-  hn::StoreU(hn::DemoteTo(dx, i1), dx, codes + 8 * kPlaces[1]);
-  hn::StoreU(hn::DemoteTo(dx, i2), dx, codes + 8 * kPlaces[2]);
-  hn::StoreU(hn::DemoteTo(dx, i3), dx, codes + 8 * kPlaces[3]);
-  const std::int32_t first = hn::GetLane(hn::SumOfLanes(di, hn::Add(i0, i1))),
-                     second = hn::GetLane(hn::SumOfLanes(di, hn::Add(i2, i3)));
+  hn::StoreU(hn::DemoteTo(dx, i0), dx, codes);
+  hn::StoreU(hn::DemoteTo(dx, i1), dx, codes + 8);
+  hn::StoreU(hn::DemoteTo(dx, i2), dx, codes + 16);
+  hn::StoreU(hn::DemoteTo(dx, i3), dx, codes + 24);
+  // Of 16-bit integers v0 and v2 are the even and odd columns of the first half.
+  const bool pairs = sizeof(X) == 2;
+  const std::int32_t first = hn::GetLane(hn::SumOfLanes(di, hn::Add(i0, pairs ? i2 : i1))),
+                     second = hn::GetLane(hn::SumOfLanes(di, hn::Add(pairs ? i1 : i2, i3)));
   out.steps[b] = step;
   out.sums[b] = first + second;
   std::int32_t* const halves = out.halves + b / kGroupBlocks * 16 + b % kGroupBlocks;
@@ -110,13 +113,10 @@ HWY_INLINE void pack_block(const float* x, const Row<X>& out, std::int64_t b) {
 }
 #endif
 
-/// Packs columns [0, n), n a multiple of 32, and zeros up to the next multiple of kGroup.
+/// Packs columns [0, n), n a multiple of 32.
 template <bool kSplit, class X>
 HWY_INLINE void pack_row(const float* x, std::int64_t n, const Row<X>& out) {
-  std::int64_t b = 0;
-  for (; b < n / kBlock; ++b) pack_block<kSplit>(x + b * kBlock, out, b);
-  alignas(64) static constexpr float kZeros[kBlock] = {};
-  for (; b % kGroupBlocks != 0; ++b) pack_block<kSplit>(kZeros, out, b);
+  for (std::int64_t b = 0; b < n / kBlock; ++b) pack_block<kSplit>(x + b * kBlock, out, b);
 }
 
 }  // namespace integer
