@@ -178,7 +178,8 @@ struct LatentAppendArgs {
 };
 
 /// kAuto: for each sequence by its own rows: absorbed up to kAbsorbedRows, beyond them whichever takes fewer multiply-adds.
-/// kByRows: absorbed up to kAbsorbedRows, else materialised; so rows of a longer batch do not depend on how long it is or where it begins.
+/// kByRows: absorbed up to kAbsorbedRows; of more rows, those behind the last multiple of 64 that the sequence has reached are absorbed, the
+/// others materialised. So where passes end at multiples of 64 or at the end of a prompt, a row's form follows from its position and that end.
 enum class LatentForm : std::uint8_t { kAuto, kAbsorbed, kMaterialized, kByRows };
 inline constexpr std::int64_t kAbsorbedRows = 4;
 

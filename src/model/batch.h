@@ -12,8 +12,8 @@ struct Batch {
   std::span<const std::int64_t> cu_seqlens;  ///< [N + 1], ascending from 0 to T: sequence n owns rows [cu[n], cu[n+1])
   std::span<const std::int32_t> slots;       ///< [N], slots of the StatePool, each at most once
   std::span<const std::int32_t> logit_rows;  ///< rows whose logits are wanted, in any order; may be empty
-  /// Choose forms of kernels by a sequence's rows alone, not by what is fastest: then a prompt cut at multiples of 64 into passes of five rows or
-  /// more gives the same bits however it is cut.
+  /// Choose forms of kernels by a sequence's rows and their positions, not by what is fastest: then a prompt cut at multiples of 64 into passes of
+  /// five rows or more gives the same bits however it is cut.
   bool fixed_forms = false;
 
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }

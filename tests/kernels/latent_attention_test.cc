@@ -122,6 +122,7 @@ TEST(LatentAttention, BitsDependNeitherOnThreadsNorOnBatchMates) {
       expect_reproducible(sizes, batch, LatentForm::kAuto);
       expect_reproducible(sizes, batch, LatentForm::kMaterialized);
       expect_reproducible(sizes, batch, LatentForm::kAbsorbed);
+      expect_reproducible(sizes, batch, LatentForm::kByRows);
     }
   }
   cpu::force_target("");
@@ -248,6 +249,28 @@ TEST(LatentAttention, EachSequenceGetsItsOwnForm) {
     LatentCase alone(sizes, {s}, n);
     run(alone, want);
     EXPECT_TRUE(bit_equal(chosen.output(n), alone.output())) << "sequence " << n;
+  }
+}
+
+TEST(LatentAttention, RowsBehindTheLastMultipleOfTheGridAreAbsorbed) {
+  const LatentSizes sizes{.heads = 3, .dn = 17, .p = 5, .dv = 19, .r = 37};
+  constexpr std::int64_t kGrid = cpu::kLatentFormGrid;
+  struct Pass {
+    std::int64_t past, rows, materialized;
+  };
+  for (const Pass& pass : {Pass{0, 2 * kGrid, 2 * kGrid}, Pass{kGrid, 2 * kGrid + 9, 2 * kGrid}, Pass{3 * kGrid, 9, 0}, Pass{0, 40, 0},
+                           Pass{2 * kGrid - 1, 1, 0}, Pass{2 * kGrid - 4, 4, 0}, Pass{kGrid, kGrid + 1, kGrid}, Pass{20 * kGrid + 3, 80, kGrid - 3}}) {
+    LatentCase c(sizes, {{pass.past, pass.rows}});
+    run(c, LatentForm::kMaterialized);
+    const std::vector<float> materialized = c.output();
+    run(c, LatentForm::kAbsorbed);
+    std::vector<float> want = c.output();
+    EXPECT_FALSE(bit_equal(materialized, want)) << "the case no longer tells the forms apart";
+    std::copy_n(materialized.begin(), pass.materialized * sizes.heads * sizes.dv, want.begin());
+    for (const int threads : {1, 3}) {
+      run(c, LatentForm::kByRows, threads);
+      EXPECT_TRUE(bit_equal(c.output(), want)) << pass.rows << " rows after " << pass.past << ", " << threads << " threads";
+    }
   }
 }
 

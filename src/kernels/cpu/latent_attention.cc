@@ -18,6 +18,7 @@
 #include "kernels/cpu/latent_materialized-inl.h"
 
 #if HWY_ONCE
+#include <algorithm>
 #include <array>
 namespace palimpsest::cpu {
 namespace {
@@ -44,10 +45,16 @@ std::int64_t rows_of(const LatentAttentionArgs& args, std::int64_t n) {
   return cu[n + 1] - cu[n];
 }
 
-bool is_absorbed(const LatentAttentionArgs& args, const LatentShape& shape, std::int64_t n) {
-  if (args.form == LatentForm::kByRows) return rows_of(args, n) <= kAbsorbedRows;
-  if (args.form != LatentForm::kAuto) return args.form == LatentForm::kAbsorbed;
-  return prefers_absorbed(shape, args.past.as<std::int64_t>()[n], rows_of(args, n));
+/// Rows of a sequence in the materialised form; the absorbed ones follow them.
+std::int64_t materialized_rows(const LatentAttentionArgs& args, const LatentShape& shape, std::int64_t n) {
+  const std::int64_t past = args.past.as<std::int64_t>()[n], rows = rows_of(args, n);
+  switch (args.form) {
+    case LatentForm::kAuto: return prefers_absorbed(shape, past, rows) ? 0 : rows;
+    case LatentForm::kAbsorbed: return 0;
+    case LatentForm::kMaterialized: return rows;
+    case LatentForm::kByRows: break;
+  }
+  return rows <= kAbsorbedRows ? 0 : std::max<std::int64_t>(0, (past + rows) / kLatentFormGrid * kLatentFormGrid - past);
 }
 
 /// Where the share of thread `t` begins in `total` units of work.
@@ -74,9 +81,9 @@ void attend_materialized(ExecContext& ctx, const LatentAttentionArgs& args, cons
   const std::int64_t* past = args.past.as<std::int64_t>();
   std::int64_t total = 0, max_rows = 0;
   for (std::int64_t n = 0; n < sequences; ++n) {
-    if (is_absorbed(args, shape, n)) continue;
-    total += shape.heads * attended_pairs(past[n], rows_of(args, n));
-    max_rows = std::max(max_rows, rows_of(args, n));
+    const std::int64_t rows = materialized_rows(args, shape, n);
+    total += shape.heads * attended_pairs(past[n], rows);
+    max_rows = std::max(max_rows, rows);
   }
   if (total == 0) return;
   const auto share = [&](int t, int thread) {
@@ -85,8 +92,8 @@ void attend_materialized(ExecContext& ctx, const LatentAttentionArgs& args, cons
     std::byte* scratch = ctx.thread_scratch(thread, materialized_scratch_bytes(shape, max_rows));
     std::int64_t start = 0;
     for (std::int64_t n = 0; n < sequences; ++n) {
-      const std::int64_t rows = rows_of(args, n), pairs = attended_pairs(past[n], rows);
-      if (is_absorbed(args, shape, n)) continue;
+      const std::int64_t rows = materialized_rows(args, shape, n), pairs = attended_pairs(past[n], rows);
+      if (rows == 0) continue;
       for (std::int64_t head = 0; head < shape.heads; ++head, start += pairs) {
         if (start + pairs <= share_first || start >= share_last) continue;
         const MaterializedTask task{n, head, share_first <= start ? 0 : row_at(past[n], rows, share_first - start),
@@ -152,8 +159,7 @@ void attend_absorbed(ExecContext& ctx, const LatentAttentionArgs& args, const La
   std::int64_t pairs = 0;
   for (std::int64_t n = 0; n < args.rows.slots.size(0); ++n) {
     const std::int64_t rows = rows_of(args, n);
-    if (!is_absorbed(args, shape, n)) continue;
-    for (std::int64_t i = 0; i < rows; i += kAbsorbedRows) {
+    for (std::int64_t i = materialized_rows(args, shape, n); i < rows; i += kAbsorbedRows) {
       AbsorbedGroup group{n, args.rows.cu_seqlens.as<std::int64_t>()[n] + i, args.past.as<std::int64_t>()[n] + i,
                           std::min(kAbsorbedRows, rows - i), 0, 0};
       const std::int64_t added = group.rows * group.splits();

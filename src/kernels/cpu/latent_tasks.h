@@ -32,6 +32,11 @@ inline bool prefers_absorbed(const LatentShape& s, std::int64_t past, std::int64
   return static_cast<double>(attended_pairs(past, rows)) * more_a_pair < static_cast<double>(past) * saved_a_token;
 }
 
+/// With LatentForm::kByRows, of more than kAbsorbedRows rows those behind the last multiple of this that the sequence has reached are absorbed,
+/// the others materialised. Passes of a prompt end at multiples of it or at the prompt's end (Batch::fixed_forms), so a row's form depends on
+/// its position and that end alone, and the last few rows behind a long past do not expand it.
+inline constexpr std::int64_t kLatentFormGrid = 64;
+
 /// Query rows [begin, end) of one sequence and head, in the materialised form.
 struct MaterializedTask {
   std::int64_t sequence, head;
