@@ -14,7 +14,7 @@ foreach(library IN LISTS folder_libraries)
 endforeach()
 # What these objects need at link time; header-only dependencies leave nothing to link.
 set(library_dependencies fmt::fmt spdlog::spdlog simdjson::simdjson PkgConfig::HWY PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZSTD
-    PkgConfig::XXHASH Threads::Threads)
+    PkgConfig::XXHASH PkgConfig::PNG PkgConfig::JPEG PkgConfig::WEBP PkgConfig::WEBPDEMUX PkgConfig::GIF Threads::Threads)
 
 add_library(palimpsest_static STATIC ${library_objects})
 add_library(palimpsest_shared SHARED ${library_objects})

@@ -26,6 +26,7 @@ MAY_SEE = {
     "tensor": {"base"},
     "machine": {"base"},
     "formats": {"base", "tensor"},
+    "media": {"base"},
     "hub": {"base", "formats"},
     "text": {"base", "formats"},
     "kernels": {"base", "tensor"},

@@ -34,6 +34,10 @@ libhwy-dev        : SIMD kernels with run-time dispatch (Highway)
 libexpected-dev   : result type of the parsers (tl::expected)
 libzstd-dev       : compression of snapshots on disk
 libxxhash-dev     : checksums of snapshots and session files
+libpng-dev        : PNG pictures
+libjpeg62-turbo-dev: JPEG pictures (libjpeg-turbo)
+libwebp-dev       : WebP pictures
+libgif-dev        : GIF pictures
 libcurl4-openssl-dev: downloads of models (libcurl)
 libboost1.81-dev  : HTTP of the server (Beast and Asio, headers alone)
 libssl-dev        : checksums of what was downloaded (OpenSSL)
