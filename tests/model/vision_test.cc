@@ -1,0 +1,169 @@
+// The vision tower against recorded outputs of the published code (float64), and against itself: threads, chunks, other pictures.
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "base/error.h"
+#include "model/vision/vision_tower.h"
+#include "support/golden.h"
+#include "support/numeric.h"
+#include "support/shared_data.h"
+
+namespace palimpsest {
+namespace {
+
+using test::Golden;
+
+/// A run of the tower: the projected rows and what the observer saw, by name.
+struct TowerRun {
+  std::vector<float> projected;
+  std::map<std::string, std::vector<float>> seen;
+};
+
+TowerRun run_tower(const VisionTower& tower, const PatchGridSize& grid, const float* pixels, int threads = 2) {
+  ExecContext ctx(threads);
+  ctx.workspace.reserve(vision_workspace_bytes(tower, grid));
+  TowerRun run;
+  run.projected.resize(static_cast<std::size_t>(vision_tokens(tower.config(), grid) * tower.config().text_hidden_size));
+  const std::int64_t values = tower.config().patch_values();
+  encode_picture(
+      ctx, tower, grid, [&](std::int64_t first, std::int64_t count, float* out) { std::copy_n(pixels + first * values, count * values, out); },
+      Tensor::contiguous(run.projected.data(), DType::kF32, {vision_tokens(tower.config(), grid), tower.config().text_hidden_size}),
+      [&](const std::string& what, const Tensor& t) {
+        auto& all = run.seen[what];
+        all.insert(all.end(), t.as<const float>(), t.as<const float>() + t.numel());
+      });
+  EXPECT_EQ(ctx.workspace.peak(), ctx.workspace.capacity()) << "the plan says exactly what is needed";
+  return run;
+}
+
+/// Patches and grids of one recorded case.
+struct Case {
+  std::vector<PatchGridSize> grids;
+  std::vector<float> pixels;
+};
+
+Case recorded_case(const Golden& golden, int number) {
+  const std::string prefix = "case" + std::to_string(number) + ".";
+  Case out;
+  out.pixels = golden.floats(prefix + "pixel_values");
+  const auto thw = golden.ids(prefix + "grid_thw");
+  for (std::size_t i = 0; i < thw.size(); i += 3) out.grids.push_back({thw[i], thw[i + 1], thw[i + 2]});
+  return out;
+}
+
+class GoldenVision : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder = test::shared_path("golden/kimi_k3_vision");
+    if (folder.empty()) GTEST_SKIP() << "shared data absent: golden/kimi_k3_vision";
+    golden = std::make_unique<Golden>(folder / "golden.safetensors");
+  }
+  std::filesystem::path folder;
+  std::unique_ptr<Golden> golden;
+};
+
+/// The recorded values are float64. A float32 run of the recording code is off by at most 3.3e-6 in values of about 4 (golden README), some 14 units of
+/// float32's roundoff there; our sums run in other orders, so allow four times that, in proportion to the largest value.
+constexpr double kRoundoffs = 64 * 0x1.0p-24;
+
+TEST_F(GoldenVision, TowerAndProjector) {
+  for (const auto& [variant, eps] : {std::pair{"eps_f32", 1.1920928955078125e-07}, {"eps_2m7", 0x1.0p-7}}) {
+    const auto tower = VisionTower::load(folder, eps);
+    ASSERT_NE(tower, nullptr);
+    for (int number = 0; number < 4; ++number) {
+      const Case recorded = recorded_case(*golden, number);
+      // Pictures are independent: each alone, joined as they were recorded.
+      TowerRun all;
+      const float* pixels = recorded.pixels.data();
+      for (const PatchGridSize& grid : recorded.grids) {
+        const TowerRun run = run_tower(*tower, grid, pixels);
+        pixels += grid.patches() * tower->config().patch_values();
+        all.projected.insert(all.projected.end(), run.projected.begin(), run.projected.end());
+        for (const auto& [what, values] : run.seen) all.seen[what].insert(all.seen[what].end(), values.begin(), values.end());
+      }
+      all.seen["projected"] = all.projected;
+      for (const auto& [what, got] : all.seen) {
+        const auto want = golden->floats("case" + std::to_string(number) + "." + variant + "." + what);
+        const auto worst = test::worst_difference(got, want);
+        EXPECT_LE(worst.value, kRoundoffs * worst.largest) << variant << ", case " << number << ", " << what << ", element " << worst.index;
+      }
+      EXPECT_EQ(all.seen.size(), 6u);
+    }
+  }
+}
+
+TEST_F(GoldenVision, ThreadsChangeNoBit) {
+  const auto tower = VisionTower::load(folder);
+  const Case recorded = recorded_case(*golden, 1);
+  const TowerRun one = run_tower(*tower, recorded.grids[0], recorded.pixels.data(), 1);
+  for (const int threads : {2, 3, 7}) EXPECT_EQ(run_tower(*tower, recorded.grids[0], recorded.pixels.data(), threads).projected, one.projected) << threads;
+}
+
+/// More patches than are computed at once: everything has its place, and the plan is exact (run_tower checks it).
+TEST_F(GoldenVision, PicturesLargerThanAChunk) {
+  const auto tower = VisionTower::load(folder);
+  const PatchGridSize grid{1, 26, 42};
+  std::vector<float> pixels(static_cast<std::size_t>(grid.patches() * tower->config().patch_values()));
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<float>(i * 2654435761u % 256) / 127.5f - 1;
+  const TowerRun run = run_tower(*tower, grid, pixels.data());
+  for (const float x : run.projected) ASSERT_TRUE(std::isfinite(x));
+}
+
+TEST_F(GoldenVision, CountsAndOutline) {
+  const auto tower = VisionTower::load(folder);
+  const auto outline = VisionTower::outline(tower->config());
+  EXPECT_EQ(outline->tensors(), 6 + 2 * 6);
+  EXPECT_EQ(outline->tensors(), tower->tensors());
+  EXPECT_EQ(outline->parameters(), tower->parameters());
+  EXPECT_EQ(outline->file_bytes(), tower->file_bytes());
+  EXPECT_EQ(vision_workspace_bytes(*outline, {1, 8, 8}), vision_workspace_bytes(*tower, {1, 8, 8}));
+}
+
+constexpr const char* kPublished = R"({"media_placeholder_token_id": 163605, "vision_config": {
+  "patch_size": 14, "vt_hidden_size": 1024, "vt_intermediate_size": 4096, "vt_num_hidden_layers": 27, "vt_num_attention_heads": 12,
+  "qkv_hidden_size": 1536, "norm_type": "rmsnorm", "mlp_type": "mlp2", "activation_func": "gelu_pytorch_tanh", "attn_bias": false,
+  "linear_bias": false, "patch_embed_proj_bias": false, "init_pos_emb_height": 64, "init_pos_emb_width": 64, "init_pos_emb_time": 4,
+  "pos_emb_type": "divided_fixed", "pos_emb_interpolation_mode": "bilinear", "merge_kernel_size": [2, 2], "merge_type": "sd2_tpool",
+  "mm_projector_type": "patchmergerv2", "mm_hidden_size": 1024, "projector_hidden_act": "gelu", "projector_ln_eps": 1e-05,
+  "text_hidden_size": 7168}})";
+
+TEST(VisionConfig, PublishedModel) {
+  const auto config = parse_vision_config(kPublished, R"({"media_proc_cfg": {"patch_size": 14, "merge_kernel_size": 2, "in_patch_limit": 4096}})");
+  ASSERT_TRUE(config.has_value());
+  EXPECT_EQ(config->head_dim(), 128);
+  EXPECT_EQ(config->patch_limit, 4096);
+  EXPECT_EQ(config->side_patch_limit, 512);
+  const auto tower = VisionTower::outline(*parse_vision_config(kPublished));
+  EXPECT_EQ(tower->tensors(), 168);
+  EXPECT_EQ(tower->parameters(), 447'358'976);
+  // 16,384 tokens: the stream, keys and values of 65,536 patches, and one chunk's activations.
+  const std::int64_t bytes = vision_workspace_bytes(*tower, {1, 256, 256}), kept = 65536 * (1024 + 2 * 1536) * 4;
+  EXPECT_GE(bytes, kept);
+  EXPECT_LE(bytes, kept + (64 << 20));
+}
+
+TEST(VisionConfig, RefusesWhatItCannotCompute) {
+  const auto with = [](std::string_view from, std::string_view to) {
+    std::string text = kPublished;
+    text.replace(text.find(from), from.size(), to);
+    try {
+      parse_vision_config(text);
+      return std::string("accepted");
+    } catch (const Error& error) {
+      return error.text();
+    }
+  };
+  EXPECT_NE(with("\"rmsnorm\"", "\"layernorm\"").find("vision_config.norm_type"), std::string::npos);
+  EXPECT_NE(with("\"attn_bias\": false", "\"attn_bias\": true").find("attn_bias"), std::string::npos);
+  EXPECT_NE(with("1536", "1538").find("qkv_hidden_size"), std::string::npos);
+  EXPECT_NE(with("[2, 2]", "[2, 3]").find("merge_kernel_size"), std::string::npos);
+  EXPECT_NE(with("\"patch_size\": 14, ", "").find("patch_size"), std::string::npos);
+  EXPECT_EQ(with("vt_hidden_size", "other_tower"), "accepted");
+  EXPECT_FALSE(parse_vision_config("{}").has_value());
+}
+
+}  // namespace
+}  // namespace palimpsest
