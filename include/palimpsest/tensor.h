@@ -25,6 +25,8 @@ struct Tensor {
   std::int8_t rank = 0;
   std::int64_t sizes[kMaxRank] = {1, 1, 1, 1, 1};
   std::int64_t strides[kMaxRank] = {0, 0, 0, 0, 0};
+  /// The same values in host memory, where `data` lies on a device and the host reads them too: small arrays that say how a batch is cut.
+  const void* host = nullptr;
 
   /// A contiguous row-major view.
   static Tensor contiguous(void* data, DType dtype, std::initializer_list<std::int64_t> sizes,
@@ -69,6 +71,11 @@ struct Tensor {
   T* as() const {
     return static_cast<T*>(data);
   }
+  /// What the host may read: `host`, or `data` where that is host memory.
+  template <class T>
+  const T* on_host() const {
+    return static_cast<const T*>(host || device != DeviceKind::kCpu ? host : data);
+  }
   /// Address of the element (or sub-block) at the given leading indices.
   template <class T>
   T* at(std::int64_t i, std::int64_t j = 0, std::int64_t k = 0) const {
@@ -79,6 +86,7 @@ struct Tensor {
   Tensor rows(std::int64_t begin, std::int64_t count) const {
     Tensor t = *this;
     t.data = static_cast<char*>(data) + begin * strides[0] * dtype_size(dtype);
+    if (host) t.host = static_cast<const char*>(host) + begin * strides[0] * dtype_size(dtype);
     t.sizes[0] = count;
     return t;
   }

@@ -1,7 +1,6 @@
 #include "state/state_pool.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -110,10 +109,10 @@ std::int64_t StatePool::bytes(const StateSpec& spec, const StatePoolOptions& opt
   return Layout(spec, options).total;
 }
 
-StatePool::StatePool(const StateSpec& spec, const StatePoolOptions& options)
-    : StatePool(Layout(spec, options), options) {}
+StatePool::StatePool(const StateSpec& spec, const StatePoolOptions& options, Device& device)
+    : StatePool(Layout(spec, options), options, device) {}
 
-StatePool::StatePool(const Layout& layout, const StatePoolOptions& options)
+StatePool::StatePool(const Layout& layout, const StatePoolOptions& options, Device& device)
     : options_(options),
       max_blocks_(layout.lists > 0 ? divide_up(options.max_length, options.block_tokens) : 0),
       rounds_pages_(layout.rounds),
@@ -125,8 +124,9 @@ StatePool::StatePool(const Layout& layout, const StatePoolOptions& options)
       most_snapshots_(layout.snapshot.count_in(options.cache_bytes)),
       logits_offset_(layout.logits),
       lists_(layout.lists),
-      buffer_(layout.total),
-      units_(buffer_.data() + options.slots * layout.slot, layout.units, layout.unit),
+      device_(device),
+      buffer_(layout.total, device),
+      units_(device, buffer_.data() + options.slots * layout.slot, layout.units, layout.unit),
       memories_(layout.memories) {
   const auto slots = static_cast<std::size_t>(options.slots);
   table_.assign(static_cast<std::size_t>(checked_multiply(options.slots, max_blocks_)), -1);
@@ -138,6 +138,10 @@ StatePool::StatePool(const Layout& layout, const StatePoolOptions& options)
   written_.assign(slots, false);
   begun_.resize(slots);
   past_.reserve(slots);
+  if (device.kind() == DeviceKind::kCpu) return;
+  device_table_ = Buffer(static_cast<std::int64_t>(table_.size()) * 4, device);
+  stale_last_ = static_cast<std::int64_t>(table_.size());
+  host_logits_ = Buffer(options.slots * options.vocab_size * 4);
 }
 
 std::size_t StatePool::index(std::int32_t slot) const {
@@ -156,8 +160,32 @@ std::int32_t StatePool::unit_of(std::int32_t slot, std::int64_t block) const {
 }
 
 void StatePool::set_block(std::int32_t slot, std::int64_t block, std::int32_t unit) {
-  table_[static_cast<std::size_t>(slot * max_blocks_ + block)] =
-      unit < 0 ? -1 : unit * static_cast<std::int32_t>(lists_);
+  const std::int64_t at = slot * max_blocks_ + block;
+  table_[static_cast<std::size_t>(at)] = unit < 0 ? -1 : unit * static_cast<std::int32_t>(lists_);
+  if (stale_first_ == stale_last_) stale_first_ = stale_last_ = at;
+  stale_first_ = std::min(stale_first_, at);
+  stale_last_ = std::max(stale_last_, at + 1);
+}
+
+/// Brings the device's table up to date.
+void StatePool::send_table() {
+  if (device_table_.bytes() > 0 && stale_first_ < stale_last_) {
+    device_.copy(device_table_.data() + stale_first_ * 4, table_.data() + stale_first_,
+                 (stale_last_ - stale_first_) * 4);
+  }
+  stale_first_ = stale_last_ = 0;
+}
+
+/// Logits that the host keeps, into the slot, before the slot is copied as a whole.
+void StatePool::send_logits(std::int32_t slot) const {
+  if (const std::int64_t bytes = options_.vocab_size * 4; host_logits_.bytes() > 0)
+    device_.copy(fixed(slot) + logits_offset_, host_logits_.data() + slot * bytes, bytes);
+}
+
+/// And back, after the slot was written as a whole.
+void StatePool::fetch_logits(std::int32_t slot) {
+  if (const std::int64_t bytes = options_.vocab_size * 4; host_logits_.bytes() > 0)
+    device_.copy(host_logits_.data() + slot * bytes, fixed(slot) + logits_offset_, bytes);
 }
 
 /// Keeps the first `blocks` blocks of a slot.
@@ -182,8 +210,10 @@ std::int32_t StatePool::acquire() {
   lengths_[static_cast<std::size_t>(slot)] = 0;
   // Memory fresh from the system is zero: a slot used for the first time is not touched, so that
   // plans take no memory.
-  if (written_[static_cast<std::size_t>(slot)])
-    std::memset(fixed(slot), 0, static_cast<std::size_t>(slot_bytes_));
+  if (written_[static_cast<std::size_t>(slot)]) {
+    device_.fill(fixed(slot), 0, slot_bytes_);
+    fetch_logits(slot);
+  }
   written_[static_cast<std::size_t>(slot)] = false;
   return slot;
 }
@@ -193,7 +223,7 @@ void StatePool::release(std::int32_t slot) {
   begun_[s].reset();
   cut_blocks(slot, 0);
   if (poison_freed_) {
-    std::memset(fixed(slot), 0xFF, static_cast<std::size_t>(slot_bytes_));
+    device_.fill(fixed(slot), 0xFF, slot_bytes_);
     written_[s] = true;
   }
   lengths_[s] = 0;
@@ -239,6 +269,7 @@ Tensor StatePool::prepare(std::span<const std::int32_t> slots,
     past_.push_back(lengths_[s]);
     written_[s] = true;
   }
+  send_table();
   return Tensor::contiguous(past_.data(), DType::kI64, {static_cast<std::int64_t>(past_.size())});
 }
 
@@ -261,7 +292,7 @@ Tensor StatePool::fixed_tensor(const Memory& memory) const {
   std::int64_t sizes[Tensor::kMaxRank] = {options_.slots};
   std::copy(memory.entry.shape.begin(), memory.entry.shape.end(), sizes + 1);
   Tensor t = Tensor::contiguous(buffer_.data() + memory.offset, memory.entry.dtype, sizes,
-                                static_cast<int>(memory.entry.shape.size()) + 1);
+                                static_cast<int>(memory.entry.shape.size()) + 1, device_.kind());
   t.strides[0] = slot_bytes_ / dtype_size(memory.entry.dtype);
   return t;
 }
@@ -278,10 +309,15 @@ PagedList StatePool::list(std::int64_t layer) const {
   // Seen from the layer's first block, unit u begins u * lists_ blocks later.
   const std::int64_t blocks = std::max<std::int64_t>(1, (units_.units() - 1) * lists_ + 1);
   const std::int64_t elements = memory.entry.bytes() / dtype_size(memory.entry.dtype);
+  Tensor table = Tensor::contiguous(const_cast<std::int32_t*>(table_.data()), DType::kI32,
+                                    {options_.slots, max_blocks_}, device_.kind());
+  if (device_.kind() != DeviceKind::kCpu) {
+    table.host = table.data;
+    table.data = device_table_.data();
+  }
   return {.blocks = Tensor::contiguous(units_.data(0) + memory.offset, memory.entry.dtype,
-                                       {blocks, options_.block_tokens, elements}),
-          .table = Tensor::contiguous(const_cast<std::int32_t*>(table_.data()), DType::kI32,
-                                      {options_.slots, max_blocks_}),
+                                       {blocks, options_.block_tokens, elements}, device_.kind()),
+          .table = table,
           .q8 = memory.entry.q8};
 }
 
@@ -294,20 +330,22 @@ std::optional<DType> StatePool::list_type() const {
 
 std::span<float> StatePool::logits(std::int32_t slot) {
   written_[index(slot)] = true;
-  return {reinterpret_cast<float*>(fixed(slot) + logits_offset_),
-          static_cast<std::size_t>(options_.vocab_size)};
+  std::byte* at = host_logits_.bytes() > 0 ? host_logits_.data() + slot * options_.vocab_size * 4
+                                           : fixed(slot) + logits_offset_;
+  return {reinterpret_cast<float*>(at), static_cast<std::size_t>(options_.vocab_size)};
 }
 
 // -- for tests --------------------------------------------------------------------------------
 
 void StatePool::poison(std::int32_t slot) {
   const std::size_t s = index(slot);
-  std::memset(fixed(slot), 0xFF, static_cast<std::size_t>(slot_bytes_));
+  device_.fill(fixed(slot), 0xFF, slot_bytes_);
+  fetch_logits(slot);
   written_[s] = true;
   for (std::int64_t b = 0; b < blocks_held_[s]; ++b) {
     const std::int32_t unit = unit_of(slot, b);
     if (units_.references(unit) == 1)
-      std::memset(units_.data(unit), 0xFF, static_cast<std::size_t>(units_.unit_bytes()));
+      device_.fill(units_.data(unit), 0xFF, units_.unit_bytes());
   }
 }
 

@@ -85,8 +85,9 @@ class StateSnapshot {
 class StatePool {
  public:
   /// Throws Error{kOutOfMemory} when the system refuses the memory, or when the sizes do not fit 63
-  /// bits.
-  StatePool(const StateSpec& spec, const StatePoolOptions& options);
+  /// bits. Memories lie on `device`, where kernels of the same device read and write them; which
+  /// units are whose is known on the host. The device must outlive the pool.
+  StatePool(const StateSpec& spec, const StatePoolOptions& options, Device& device = host_device());
   StatePool(const StatePool&) = delete;
   StatePool& operator=(const StatePool&) = delete;
 
@@ -115,7 +116,7 @@ class StatePool {
   std::int64_t units_missing(std::span<const std::int32_t> slots,
                              std::span<const std::int64_t> cu_seqlens) const;
   /// Makes room for cu_seqlens[n+1] - cu_seqlens[n] more tokens in each slots[n] and returns their
-  /// present lengths, I64 [N] (valid until the next prepare). All or nothing: throws
+  /// present lengths, I64 [N] on the host (valid until the next prepare). All or nothing: throws
   /// Error{kOutOfMemory} or Error{kInvalidRequest} (beyond max_length) before anything changes.
   Tensor prepare(std::span<const std::int32_t> slots, std::span<const std::int64_t> cu_seqlens);
   /// The tokens announced to prepare() are now in the memories.
@@ -131,7 +132,7 @@ class StatePool {
   std::int64_t page_rounding() const { return rounds_pages_ ? kPageBorder : 0; }
   /// The distribution of the slot's next token, [vocab_size], for the caller to keep here: part of
   /// the sequence's state like its pages, so that going back to a moment needs no token to be
-  /// computed again.
+  /// computed again. In host memory on every device.
   std::span<float> logits(std::int32_t slot);
 
   // -- snapshots ------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ class StatePool {
     std::int64_t border_bytes = 0;   ///< there, with padding
   };
   struct Layout;
-  StatePool(const Layout& layout, const StatePoolOptions& options);
+  StatePool(const Layout& layout, const StatePoolOptions& options, Device& device);
   std::size_t index(std::int32_t slot) const;
   const Memory& find(std::int64_t layer, StateKind kind, int which) const;
   std::int64_t blocks_for(std::int64_t length) const;
@@ -232,19 +233,28 @@ class StatePool {
   Tensor fixed_tensor(const Memory& memory) const;
   std::int32_t unit_of(std::int32_t slot, std::int64_t block) const;
   void set_block(std::int32_t slot, std::int64_t block, std::int32_t unit);
+  void send_table();
+  void send_logits(std::int32_t slot) const;
+  void fetch_logits(std::int32_t slot);
   void cut_blocks(std::int32_t slot, std::int64_t blocks);
   std::optional<StateSnapshot> create(std::int64_t length, std::vector<std::int32_t> shared);
   template <class Unit, class F>
-  void for_each_row(std::int64_t begin, std::int64_t end, Unit unit_of_block, F copy) const;
+  void for_each_run(std::int64_t begin, std::int64_t end, Unit unit_of_block, F copy) const;
+  template <class Unit>
+  void read_rows_of(std::int64_t begin, std::int64_t end, Unit unit_of_block, std::byte* out) const;
+  template <class Unit>
+  void write_rows_of(std::int64_t begin, std::int64_t end, Unit unit_of_block, const std::byte* from);
   template <class F>
   void for_each_piece(const StateSnapshot& snapshot, F copy) const;
   bool at_border(std::int64_t length) const { return rounds_pages_ && length % kPageBorder == 0; }
   template <class F, class G>
   void for_each_border_part(std::int64_t begin, std::int64_t bytes, F page, G other) const;
+  /// Where the other side of a copy lies.
+  enum class Side { kPool, kHost };
   void read_slot(std::int32_t slot, std::int64_t length, std::int64_t begin, std::int64_t bytes,
-                 std::byte* out) const;
+                 std::byte* out, Side side) const;
   void write_slot(std::int32_t slot, std::int64_t length, std::int64_t begin, std::int64_t bytes,
-                  const std::byte* from);
+                  const std::byte* from, Side side);
 
   StatePoolOptions options_;
   std::int64_t max_blocks_;  ///< of one sequence; 0 without lists
@@ -252,10 +262,15 @@ class StatePool {
   std::int64_t slot_bytes_, border_bytes_, row_bytes_, snapshot_units_, border_units_,
       most_snapshots_, logits_offset_;
   std::int64_t lists_;  ///< list layers: a kernel's block number is unit * lists_
+  Device& device_;
   Buffer buffer_;
   UnitArena units_;
   std::vector<Memory> memories_;
   std::vector<std::int32_t> table_;  ///< [slots, max_blocks]; -1: none
+  // Where the pool lies on a device: the table there, [first, last) of it that is older than
+  // table_, and the logits on the host, [slots, vocab_size].
+  Buffer device_table_, host_logits_;
+  std::int64_t stale_first_ = 0, stale_last_ = 0;
   std::vector<std::int32_t> free_slots_;
   std::vector<std::int64_t> lengths_, blocks_held_;
   std::vector<bool> taken_, written_;  ///< written_: pages, tails or logits may not be zero

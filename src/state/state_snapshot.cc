@@ -1,7 +1,6 @@
 // What leaves a slot and comes back: snapshots, tentative tokens, bytes for files.
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -72,40 +71,41 @@ void StatePool::for_each_border_part(std::int64_t begin, std::int64_t bytes, F p
 
 /// Bytes [begin, begin + bytes) of fixed_bytes(length) of a slot that holds `length` tokens.
 void StatePool::read_slot(std::int32_t slot, std::int64_t length, std::int64_t begin,
-                          std::int64_t bytes, std::byte* out) const {
+                          std::int64_t bytes, std::byte* out, Side side) const {
   const std::byte* from = fixed(slot);
   const auto copy = [&](std::int64_t offset, std::int64_t at, std::int64_t count) {
-    std::memcpy(out + at, from + offset, static_cast<std::size_t>(count));
+    device_.copy(out + at, from + offset, count);
   };
   if (!at_border(length)) return copy(begin, 0, bytes);
   const auto shorten = [&](std::int64_t offset, std::int64_t at, std::int64_t numbers,
                            std::int64_t padded) {
-    const auto* wide = reinterpret_cast<const std::uint32_t*>(from + offset);
-    auto* narrow = reinterpret_cast<std::uint16_t*>(out + at);
-    std::uint32_t all = 0;
-    for (std::int64_t i = 0; i < numbers; ++i) {
-      narrow[i] = static_cast<std::uint16_t>(wide[i] >> 16);
-      all |= wide[i];
+    Device& there = side == Side::kHost ? host_device() : device_;
+    if (side == Side::kHost && device_.kind() != DeviceKind::kCpu) {
+      std::vector<std::uint32_t> wide(static_cast<std::size_t>(numbers));
+      device_.copy(wide.data(), from + offset, numbers * 4);
+      there.shorten(out + at, wide.data(), numbers);
+    } else {
+      there.shorten(out + at, from + offset, numbers);
     }
-    std::fill(narrow + numbers, narrow + padded, std::uint16_t{0});
-    PALIMPSEST_CHECK((all & 0xffff) == 0, "pages are rounded at their borders");
+    there.fill(out + at + numbers * 2, 0, (padded - numbers) * 2);
   };
   for_each_border_part(begin, bytes, shorten, copy);
 }
 
 void StatePool::write_slot(std::int32_t slot, std::int64_t length, std::int64_t begin,
-                           std::int64_t bytes, const std::byte* from) {
+                           std::int64_t bytes, const std::byte* from, Side side) {
   std::byte* out = fixed(slot);
   written_[index(slot)] = true;
   const auto copy = [&](std::int64_t offset, std::int64_t at, std::int64_t count) {
-    std::memcpy(out + offset, from + at, static_cast<std::size_t>(count));
+    device_.copy(out + offset, from + at, count);
   };
   if (!at_border(length)) return copy(begin, 0, bytes);
   const auto widen = [&](std::int64_t offset, std::int64_t at, std::int64_t numbers, std::int64_t) {
-    const auto* narrow = reinterpret_cast<const std::uint16_t*>(from + at);
-    auto* wide = reinterpret_cast<std::uint32_t*>(out + offset);
-    for (std::int64_t i = 0; i < numbers; ++i)
-      wide[i] = static_cast<std::uint32_t>(narrow[i]) << 16;
+    if (side == Side::kPool || device_.kind() == DeviceKind::kCpu)
+      return device_.widen(out + offset, from + at, numbers);
+    std::vector<std::uint32_t> wide(static_cast<std::size_t>(numbers));
+    host_device().widen(wide.data(), from + at, numbers);
+    device_.copy(out + offset, wide.data(), numbers * 4);
   };
   for_each_border_part(begin, bytes, widen, copy);
 }
@@ -117,8 +117,9 @@ std::optional<StateSnapshot> StatePool::snapshot(std::int32_t slot) {
   if (!units_.allocate(snapshot_units(lengths_[s]), snapshot.pages_)) return std::nullopt;
   snapshot.pool_ = this;
   snapshot.length_ = lengths_[s];
+  send_logits(slot);
   for_each_piece(snapshot, [&](std::byte* piece, std::int64_t offset, std::int64_t bytes) {
-    read_slot(slot, lengths_[s], offset, bytes, piece);
+    read_slot(slot, lengths_[s], offset, bytes, piece, Side::kPool);
   });
   for (std::int64_t block = 0; block < blocks_for(lengths_[s]); ++block) {
     snapshot.blocks_.push_back(unit_of(slot, block));
@@ -142,15 +143,16 @@ bool StatePool::restore(std::int32_t slot, const StateSnapshot& snapshot) {
   for (std::int64_t b = 0; b < whole; ++b)
     set_block(slot, b, snapshot.blocks_[static_cast<std::size_t>(b)]);
   if (blocks > whole) {
-    std::memcpy(units_.data(scratch_[0]), units_.data(snapshot.blocks_.back()),
-                static_cast<std::size_t>(units_.unit_bytes()));
+    device_.copy(units_.data(scratch_[0]), units_.data(snapshot.blocks_.back()),
+                 units_.unit_bytes());
     set_block(slot, whole, scratch_[0]);
   }
   blocks_held_[s] = blocks;
   lengths_[s] = snapshot.length_;
   for_each_piece(snapshot, [&](const std::byte* piece, std::int64_t offset, std::int64_t bytes) {
-    write_slot(slot, lengths_[s], offset, bytes, piece);
+    write_slot(slot, lengths_[s], offset, bytes, piece, Side::kPool);
   });
+  fetch_logits(slot);
   return true;
 }
 
@@ -168,15 +170,16 @@ std::optional<std::int32_t> StatePool::fork(std::int32_t slot) {
     set_block(child, b, unit_of(slot, b));
   }
   if (blocks > whole) {
-    std::memcpy(units_.data(scratch_[0]), units_.data(unit_of(slot, whole)),
-                static_cast<std::size_t>(units_.unit_bytes()));
+    device_.copy(units_.data(scratch_[0]), units_.data(unit_of(slot, whole)),
+                 units_.unit_bytes());
     set_block(child, whole, scratch_[0]);
   }
   blocks_held_[c] = blocks;
   lengths_[c] = lengths_[s];
   written_[c] = true;
-  if (slot_bytes_ > 0)
-    std::memcpy(fixed(child), fixed(slot), static_cast<std::size_t>(slot_bytes_));
+  send_logits(slot);
+  device_.copy(fixed(child), fixed(slot), slot_bytes_);
+  fetch_logits(child);
   return child;
 }
 
@@ -213,8 +216,9 @@ void StatePool::rollback(std::int32_t slot) {
   const std::size_t s = index(slot);
   const StateSnapshot begun = std::move(begun_[s]);
   for_each_piece(begun, [&](const std::byte* piece, std::int64_t offset, std::int64_t bytes) {
-    write_slot(slot, begun.length_, offset, bytes, piece);
+    write_slot(slot, begun.length_, offset, bytes, piece, Side::kPool);
   });
+  fetch_logits(slot);
   lengths_[s] = begun.length_;
   cut_blocks(slot, blocks_for(begun.length_));
 }
@@ -223,105 +227,118 @@ void StatePool::rollback(std::int32_t slot) {
 
 void StatePool::read_fixed(const StateSnapshot& snapshot, std::byte* out) const {
   for_each_piece(snapshot, [&](const std::byte* piece, std::int64_t offset, std::int64_t bytes) {
-    std::memcpy(out + offset, piece, static_cast<std::size_t>(bytes));
+    device_.copy(out + offset, piece, bytes);
   });
 }
 
 void StatePool::write_fixed(StateSnapshot& snapshot, const std::byte* from) {
   for_each_piece(snapshot, [&](std::byte* piece, std::int64_t offset, std::int64_t bytes) {
-    std::memcpy(piece, from + offset, static_cast<std::size_t>(bytes));
+    device_.copy(piece, from + offset, bytes);
   });
 }
 
 void StatePool::read_fixed(std::int32_t slot, std::byte* out) const {
-  read_slot(slot, length(slot), 0, fixed_bytes(length(slot)), out);
+  send_logits(slot);
+  read_slot(slot, length(slot), 0, fixed_bytes(length(slot)), out, Side::kHost);
 }
 
 void StatePool::write_fixed(std::int32_t slot, const std::byte* from) {
-  write_slot(slot, length(slot), 0, fixed_bytes(length(slot)), from);
+  write_slot(slot, length(slot), 0, fixed_bytes(length(slot)), from, Side::kHost);
+  fetch_logits(slot);
 }
 
-/// copy(row in a unit, offset in the packed rows, bytes) for each row and layer; a row in 8 bits is
-/// two pieces, codes and scales.
+/// copy(first row in a unit, bytes to the next row there, offset in the packed rows, bytes of a
+/// row, rows) for each layer and block; rows in 8 bits are two pieces, codes and scales.
 template <class Unit, class F>
-void StatePool::for_each_row(std::int64_t begin, std::int64_t end, Unit unit_of_block,
+void StatePool::for_each_run(std::int64_t begin, std::int64_t end, Unit unit_of_block,
                              F copy) const {
-  std::int64_t offset = 0;
   if (lists_ == 0) return;
-  for (std::int64_t position = begin; position < end; ++position) {
+  for (std::int64_t position = begin, rows = 0; position < end; position += rows) {
+    const std::int64_t row = position % options_.block_tokens;
+    rows = std::min(end - position, options_.block_tokens - row);
     std::byte* unit = units_.data(unit_of_block(position / options_.block_tokens));
+    std::int64_t offset = (position - begin) * row_bytes_;
     for (const Memory& memory : memories_) {
       if (memory.entry.kind != StateKind::kList) continue;
-      const std::int64_t row = position % options_.block_tokens, bytes = memory.entry.bytes();
+      const std::int64_t bytes = memory.entry.bytes();
       std::byte* block = unit + memory.offset;
       if (const Q8Rows& q8 = memory.entry.q8; q8.defined()) {
-        copy(q8_codes(q8, block, row), offset, static_cast<std::size_t>(q8.width()));
-        copy(q8_scales(q8, block, options_.block_tokens, row), offset + q8.width(),
-             static_cast<std::size_t>(bytes - q8.width()));
+        copy(q8_codes(q8, block, row), q8.width(), offset, q8.width(), rows);
+        copy(q8_scales(q8, block, options_.block_tokens, row), bytes - q8.width(),
+             offset + q8.width(), bytes - q8.width(), rows);
       } else {
-        copy(block + row * bytes, offset, static_cast<std::size_t>(bytes));
+        copy(block + row * bytes, bytes, offset, bytes, rows);
       }
       offset += bytes;
     }
   }
 }
 
+template <class Unit>
+void StatePool::read_rows_of(std::int64_t begin, std::int64_t end, Unit unit_of_block,
+                             std::byte* out) const {
+  for_each_run(begin, end, unit_of_block,
+               [&](const std::byte* row, std::int64_t stride, std::int64_t offset,
+                   std::int64_t bytes, std::int64_t rows) {
+                 device_.copy_rows(out + offset, row_bytes_, row, stride, bytes, rows);
+               });
+}
+
+template <class Unit>
+void StatePool::write_rows_of(std::int64_t begin, std::int64_t end, Unit unit_of_block,
+                              const std::byte* from) {
+  for_each_run(begin, end, unit_of_block,
+               [&](std::byte* row, std::int64_t stride, std::int64_t offset, std::int64_t bytes,
+                   std::int64_t rows) {
+                 device_.copy_rows(row, stride, from + offset, row_bytes_, bytes, rows);
+               });
+}
+
 void StatePool::read_rows(const StateSnapshot& snapshot, std::int64_t begin, std::int64_t end,
                           std::byte* out) const {
   PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= snapshot.length_, "rows of the snapshot");
-  for_each_row(
-      begin, end,
-      [&](std::int64_t block) { return snapshot.blocks_[static_cast<std::size_t>(block)]; },
-      [&](const std::byte* row, std::int64_t offset, std::size_t bytes) {
-        std::memcpy(out + offset, row, bytes);
-      });
+  const auto unit = [&](std::int64_t block) {
+    return snapshot.blocks_[static_cast<std::size_t>(block)];
+  };
+  read_rows_of(begin, end, unit, out);
 }
 
 void StatePool::read_rows(std::int32_t slot, std::int64_t begin, std::int64_t end,
                           std::byte* out) const {
   PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= length(slot), "rows of the slot");
-  for_each_row(
-      begin, end, [&](std::int64_t block) { return unit_of(slot, block); },
-      [&](const std::byte* row, std::int64_t offset, std::size_t bytes) {
-        std::memcpy(out + offset, row, bytes);
-      });
+  read_rows_of(begin, end, [&](std::int64_t block) { return unit_of(slot, block); }, out);
 }
 
 void StatePool::write_rows(StateSnapshot& snapshot, std::int64_t begin, std::int64_t end,
                            const std::byte* from) {
   PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= snapshot.length_, "rows of the snapshot");
-  for_each_row(
-      begin, end,
-      [&](std::int64_t block) { return snapshot.blocks_[static_cast<std::size_t>(block)]; },
-      [&](std::byte* row, std::int64_t offset, std::size_t bytes) {
-        std::memcpy(row, from + offset, bytes);
-      });
+  const auto unit = [&](std::int64_t block) {
+    return snapshot.blocks_[static_cast<std::size_t>(block)];
+  };
+  write_rows_of(begin, end, unit, from);
 }
 
 void StatePool::write_rows(std::int32_t slot, std::int64_t begin, std::int64_t end,
                            const std::byte* from) {
   PALIMPSEST_CHECK(begin >= 0 && begin <= end && end <= length(slot), "rows of the slot");
-  for_each_row(
-      begin, end, [&](std::int64_t block) { return unit_of(slot, block); },
-      [&](std::byte* row, std::int64_t offset, std::size_t bytes) {
-        std::memcpy(row, from + offset, bytes);
-      });
+  write_rows_of(begin, end, [&](std::int64_t block) { return unit_of(slot, block); }, from);
 }
 
 std::int64_t StatePool::common_rows(std::int32_t slot, const StateSnapshot& snapshot) const {
   const std::int64_t most = std::min(length(slot), snapshot.length_);
-  std::vector<std::byte> a(static_cast<std::size_t>(row_bytes_)), b(a.size());
-  for (std::int64_t position = 0; lists_ > 0 && position < most;) {
-    const std::int64_t block = position / options_.block_tokens;
-    if (position % options_.block_tokens == 0 &&
-        unit_of(slot, block) == snapshot.blocks_[static_cast<std::size_t>(block)]) {
-      position = std::min(most, position + options_.block_tokens);
-      continue;
-    }
-    read_rows(slot, position, position + 1, a.data());
-    read_rows(snapshot, position, position + 1, b.data());
-    if (a != b) return position;
-    ++position;
+  if (lists_ == 0) return most;
+  std::vector<std::byte> a(static_cast<std::size_t>(options_.block_tokens * row_bytes_)),
+      b(a.size());
+  for (std::int64_t position = 0; position < most; position += options_.block_tokens) {
+    const std::int64_t block = position / options_.block_tokens,
+                       end = std::min(most, position + options_.block_tokens);
+    if (unit_of(slot, block) == snapshot.blocks_[static_cast<std::size_t>(block)]) continue;
+    read_rows(slot, position, end, a.data());
+    read_rows(snapshot, position, end, b.data());
+    const auto bytes = static_cast<std::ptrdiff_t>((end - position) * row_bytes_);
+    const auto differs = std::mismatch(a.begin(), a.begin() + bytes, b.begin()).first;
+    if (const std::int64_t same = (differs - a.begin()) / row_bytes_; same < end - position)
+      return position + same;
   }
   return most;
 }

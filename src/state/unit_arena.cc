@@ -1,14 +1,14 @@
 #include "state/unit_arena.h"
 
-#include <cstring>
 #include <numeric>
 
 #include "base/check.h"
 
 namespace palimpsest {
 
-UnitArena::UnitArena(std::byte* memory, std::int64_t units, std::int64_t unit_bytes)
-    : memory_(memory),
+UnitArena::UnitArena(Device& device, std::byte* memory, std::int64_t units, std::int64_t unit_bytes)
+    : device_(device),
+      memory_(memory),
       unit_bytes_(unit_bytes),
       references_(static_cast<std::size_t>(units), 0),
       free_(static_cast<std::size_t>(units)) {
@@ -35,7 +35,7 @@ void UnitArena::retain(std::int32_t unit) {
 void UnitArena::release(std::int32_t unit) {
   PALIMPSEST_CHECK(references(unit) > 0, "a unit is released as often as it was taken");
   if (--references_[static_cast<std::size_t>(unit)] > 0) return;
-  if (poison_freed_) std::memset(data(unit), 0xFF, static_cast<std::size_t>(unit_bytes_));
+  if (poison_freed_) device_.fill(data(unit), 0xFF, unit_bytes_);
   free_.push_back(unit);
 }
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "tensor/buffer.h"
+#include "tensor/device.h"
 
 namespace palimpsest {
 
@@ -17,8 +17,8 @@ namespace palimpsest {
 /// taken from the system. Not thread-safe.
 class UnitArena {
  public:
-  /// Over `memory`, which must hold units * unit_bytes bytes and outlive the arena.
-  UnitArena(std::byte* memory, std::int64_t units, std::int64_t unit_bytes);
+  /// Over `memory` of `device`, which must hold units * unit_bytes bytes and outlive the arena.
+  UnitArena(Device& device, std::byte* memory, std::int64_t units, std::int64_t unit_bytes);
 
   std::int64_t unit_bytes() const { return unit_bytes_; }
   std::int64_t units() const { return static_cast<std::int64_t>(references_.size()); }
@@ -39,6 +39,7 @@ class UnitArena {
   void poison_freed(bool on) { poison_freed_ = on; }
 
  private:
+  Device& device_;
   std::byte* memory_;
   std::int64_t unit_bytes_;
   std::vector<std::int32_t> references_, free_;

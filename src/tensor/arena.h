@@ -16,11 +16,10 @@ class Arena {
  public:
   static constexpr std::int64_t kAlignment = 64;
 
-  Arena() = default;
-  explicit Arena(std::int64_t bytes) : buffer_(bytes) {}
+  explicit Arena(std::int64_t bytes = 0, Device& device = host_device()) : device_(&device), buffer_(bytes, device) {}
 
-  static Arena measuring_only() {
-    Arena arena;
+  static Arena measuring_only(Device& device = host_device()) {
+    Arena arena(0, device);
     arena.measuring_ = true;
     return arena;
   }
@@ -30,7 +29,7 @@ class Arena {
   Tensor allocate(DType dtype, std::initializer_list<std::int64_t> sizes) {
     // A measuring arena counts from a non-null address, so that its tensors are "defined".
     std::byte* const base = measuring_ ? reinterpret_cast<std::byte*>(kAlignment) : buffer_.data();
-    Tensor t = Tensor::contiguous(base + used_, dtype, sizes);
+    Tensor t = Tensor::contiguous(base + used_, dtype, sizes, device_->kind());
     const std::int64_t bytes = (t.bytes() + kAlignment - 1) / kAlignment * kAlignment;
     PALIMPSEST_CHECK(measuring_ || used_ + bytes <= buffer_.bytes(), "workspace smaller than the plan said");
     used_ += bytes;
@@ -46,10 +45,11 @@ class Arena {
   /// Makes room for `bytes` in all. Only while nothing is allocated.
   void reserve(std::int64_t bytes) {
     PALIMPSEST_CHECK(used_ == 0, "an arena in use cannot be replaced");
-    if (bytes > buffer_.bytes()) buffer_ = Buffer(bytes);
+    if (bytes > buffer_.bytes()) buffer_ = Buffer(bytes, *device_);
   }
 
  private:
+  Device* device_;
   Buffer buffer_;
   std::int64_t used_ = 0;
   std::int64_t peak_ = 0;

@@ -1,30 +1,23 @@
 #include "tensor/buffer.h"
 
-#include <sys/mman.h>
-
 #include "base/check.h"
-#include "base/error.h"
 
 namespace palimpsest {
 
-Buffer::Buffer(std::int64_t bytes) : bytes_(bytes) {
+Buffer::Buffer(std::int64_t bytes, Device& device, MemoryKind kind) : device_(&device), kind_(kind) {
   PALIMPSEST_CHECK(bytes >= 0, "a buffer has no negative size");
   if (bytes == 0) return;
-  void* data = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) {
-    bytes_ = 0;
-    throw make_error(ErrorCode::kOutOfMemory, "the system refused {} bytes of memory", bytes);
-  }
-  data_ = static_cast<std::byte*>(data);
+  data_ = device.allocate(bytes, kind);
+  bytes_ = bytes;
 }
 
 Buffer::~Buffer() {
-  if (data_) ::munmap(data_, static_cast<std::size_t>(bytes_));
+  if (data_) device_->release(data_, bytes_, kind_);
 }
 
 Tensor Buffer::view(DType dtype, std::initializer_list<std::int64_t> sizes) const {
-  const Tensor t = Tensor::contiguous(data_, dtype, sizes);
+  const bool on_device = device_ && kind_ == MemoryKind::kDevice;
+  const Tensor t = Tensor::contiguous(data_, dtype, sizes, on_device ? device_->kind() : DeviceKind::kCpu);
   PALIMPSEST_CHECK(t.bytes() <= bytes_, "view larger than its buffer");
   return t;
 }

@@ -5,22 +5,23 @@
 #include <initializer_list>
 #include <utility>
 
-#include "palimpsest/tensor.h"
+#include "tensor/device.h"
 
 namespace palimpsest {
 
-/// The owner of a block of host memory, zero-filled, aligned to a page, taken from the system lazily: pages that nobody
-/// touches cost nothing. Movable, not copyable. Throws Error{kOutOfMemory} with the number of bytes.
+/// The owner of a block of memory, zero-filled, aligned to at least 256 bytes. On the host it is taken from the system lazily: pages that nobody
+/// touches cost nothing. Movable, not copyable. Throws Error{kOutOfMemory} with the number of bytes. The device must outlive it.
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(std::int64_t bytes);
+  explicit Buffer(std::int64_t bytes, Device& device = host_device(), MemoryKind kind = MemoryKind::kDevice);
   ~Buffer();
-  Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(device_, other.device_);
+    std::swap(kind_, other.kind_);
     return *this;
   }
   Buffer(const Buffer&) = delete;
@@ -35,6 +36,8 @@ class Buffer {
  private:
   std::byte* data_ = nullptr;
   std::int64_t bytes_ = 0;
+  Device* device_ = nullptr;
+  MemoryKind kind_ = MemoryKind::kDevice;
 };
 
 }  // namespace palimpsest
