@@ -336,6 +336,7 @@ struct ExpertsArgs {
   Tensor ids;                               ///< I32 [T, top_k]
   Tensor weights;                           ///< F32 [T, top_k]
   const ExpertMatrices* experts = nullptr;  ///< [num_experts], host array; only those named by ids are read
+  const void* device_experts = nullptr;     ///< the same in the form that a device's kernels read, in its memory; absent on the host
   std::int64_t num_experts = 0;
   GluParams glu;
   Tensor y;  ///< [T, width]; not x

@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/tensor_checks.h"
@@ -7,7 +8,7 @@ namespace palimpsest::ops {
 
 void add(ExecContext& ctx, const AddArgs& args) {
   PALIMPSEST_CHECK(same_f32(args.x, args.y), "x and y are F32 of one shape");
-  if (const Entered op = enter(ctx, Op::kAdd, [&] { return moves(args.x, args.y, args.y); })) cpu::add(ctx, args);
+  if (const Entered op = enter(ctx, Op::kAdd, [&] { return moves(args.x, args.y, args.y); })) compute(ctx, args, cpu::add, cuda::plain::add);
 }
 
 }  // namespace palimpsest::ops

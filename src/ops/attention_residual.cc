@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/tensor_checks.h"
@@ -16,7 +17,7 @@ void attention_residual(ExecContext& ctx, const AttentionResidualArgs& args) {
   PALIMPSEST_CHECK(!args.p.defined() ||
                        (is_f32(args.p, 2) && args.p.size(0) == rows && args.p.size(1) == sources),
                    "p is F32 [T, M]");
-  if (const Entered op = enter(ctx, Op::kAttentionResidual, [&] { return moves(args.sources, args.y); })) cpu::attention_residual(ctx, args);
+  if (const Entered op = enter(ctx, Op::kAttentionResidual, [&] { return moves(args.sources, args.y); })) compute(ctx, args, cpu::attention_residual, cuda::plain::attention_residual);
 }
 
 }  // namespace palimpsest::ops

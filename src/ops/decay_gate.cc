@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/tensor_checks.h"
@@ -12,7 +13,7 @@ void decay_gate(ExecContext& ctx, const DecayGateArgs& args) {
   PALIMPSEST_CHECK(
       is_f32(args.dt_bias, 1) && args.dt_bias.size(0) == args.f.size(1) * args.f.size(2),
       "dt_bias is F32 [H * K]");
-  if (const Entered op = enter(ctx, Op::kDecayGate, [&] { return moves(args.f, args.g); })) cpu::decay_gate(ctx, args);
+  if (const Entered op = enter(ctx, Op::kDecayGate, [&] { return moves(args.f, args.g); })) compute(ctx, args, cpu::decay_gate, cuda::plain::decay_gate);
 }
 
 }  // namespace palimpsest::ops

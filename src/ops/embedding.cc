@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/weight_checks.h"
@@ -13,7 +14,7 @@ void embedding(ExecContext& ctx, const EmbeddingArgs& args) {
                        args.out.size(0) == args.ids.size(0) &&
                        args.out.size(1) == args.table.cols() && has_contiguous_rows(args.out),
                    "out is F32 [T, width] with contiguous rows");
-  if (const Entered op = enter(ctx, Op::kEmbedding, [&] { return moves(args.out); })) cpu::embedding(ctx, args);
+  if (const Entered op = enter(ctx, Op::kEmbedding, [&] { return moves(args.out); })) compute(ctx, args, cpu::embedding, cuda::plain::embedding);
 }
 
 }  // namespace palimpsest::ops

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/weight_checks.h"
@@ -25,8 +26,9 @@ void check_expert(const ExpertMatrices& expert, std::int64_t width, std::int64_t
 }
 
 /// Three products a row and chosen expert; each expert that is chosen at all is read once.
-OpWork work_of(const ExpertsArgs& args, std::int64_t inter) {
-  const std::span ids(args.ids.as<const std::int32_t>(), static_cast<std::size_t>(args.ids.numel()));
+OpWork work_of(ExecContext& ctx, const ExpertsArgs& args, std::int64_t inter) {
+  const Tensor chosen = ctx.to_host(args.ids);
+  const std::span ids(chosen.as<const std::int32_t>(), static_cast<std::size_t>(chosen.numel()));
   OpWork work = moves(args.x, args.y);
   work.flops = 6.0 * static_cast<double>(args.ids.numel() * args.x.size(1) * inter);
   for (const std::int32_t id : std::set<std::int32_t>(ids.begin(), ids.end())) {
@@ -61,15 +63,20 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
       std::find_if(args.experts, end, [](const ExpertMatrices& e) { return e.w1.defined(); });
   PALIMPSEST_CHECK(any != end || ids.numel() == 0, "no expert is in memory");
   const std::int64_t inter = any != end ? any->w1.rows() : 0;
-  const std::int64_t workspace =
-      cpu::experts_workspace_bytes(x.size(0), ids.size(1), x.size(1), inter, args.num_experts);
-  for (std::int64_t i = 0; !ctx.planning() && i < ids.numel(); ++i) {
+  PALIMPSEST_CHECK(!ctx.on_device() || ctx.planning() || args.device_experts, "a device has a table of the experts");
+  const auto workspace_bytes = ctx.on_device() ? cuda::plain::experts_workspace_bytes : cpu::experts_workspace_bytes;
+  const std::int64_t workspace = workspace_bytes(x.size(0), ids.size(1), x.size(1), inter, args.num_experts);
+  // On a device the ids are the router's promise.
+  for (std::int64_t i = 0; !ctx.planning() && !ctx.on_device() && i < ids.numel(); ++i) {
     const std::int32_t id = ids.as<std::int32_t>()[i];
     PALIMPSEST_CHECK(id >= 0 && id < args.num_experts, "an expert id is out of range");
     check_expert(args.experts[id], x.size(1), inter);
   }
-  if (const Entered op = enter(ctx, Op::kExperts, workspace, [&] { return work_of(args, inter); }))
-    cpu::experts(ctx, args);
+  if (const Entered op = enter(ctx, Op::kExperts, workspace, [&] { return work_of(ctx, args, inter); })) {
+    if (!ctx.on_device()) return cpu::experts(ctx, args);
+    const ArenaScope scope(ctx.workspace);
+    cuda::plain::experts(args, inter, ctx.workspace.allocate(DType::kU8, {workspace}).data, ctx.device.stream());
+  }
 }
 
 }  // namespace palimpsest::ops

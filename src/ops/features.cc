@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/tensor_checks.h"
@@ -10,7 +11,7 @@ void features(ExecContext& ctx, const FeaturesArgs& args) {
                        args.y.size(1) == feature_width(args.kind, args.x.size(1)),
                    "x is F32 [R, K], y F32 [R, feature_width]");
   PALIMPSEST_CHECK(args.x.data != args.y.data, "not in place");
-  if (const Entered op = enter(ctx, Op::kFeatures, [&] { return moves(args.x, args.y); })) cpu::features(ctx, args);
+  if (const Entered op = enter(ctx, Op::kFeatures, [&] { return moves(args.x, args.y); })) compute(ctx, args, cpu::features, cuda::plain::features);
 }
 
 }  // namespace palimpsest::ops

@@ -1,23 +1,29 @@
 #pragma once
 
+#include <type_traits>
+
 #include "base/check.h"
 #include "kernels/op_args.h"
 #include "tensor/exec_context.h"
 #include "tensor/op_profile.h"
 
 // What every front door does first:
-//     if (const Entered op = enter(ctx, Op::kAdd, [&] { return moves(args.x, args.y); })) cpu::add(ctx, args);
+//     if (const Entered op = enter(ctx, Op::kAdd, [&] { return moves(args.x, args.y); })) compute(ctx, args, cpu::add, cuda::plain::add);
 
 namespace palimpsest::ops {
 
-/// Lives while an op computes: where a profile is kept, it ends the op's time. True: compute.
+/// Lives while an op computes: where a profile is kept, it ends the op's time, for which it waits for the device. True: compute.
 class [[nodiscard]] Entered {
  public:
-  Entered(bool compute, OpProfile* profile, Op op, const OpWork& work) : compute_(compute), profile_(profile), op_(op), work_(work) {
-    if (profile_) start_ = OpProfile::Clock::now();
+  Entered(bool compute, ExecContext& ctx, Op op, const OpWork& work) : compute_(compute), profile_(compute ? ctx.profile : nullptr), device_(ctx.device), op_(op), work_(work) {
+    if (!profile_) return;
+    device_.wait();
+    start_ = OpProfile::Clock::now();
   }
   ~Entered() {
-    if (profile_) profile_->add(op_, work_, std::chrono::duration<double>(OpProfile::Clock::now() - start_).count());
+    if (!profile_) return;
+    device_.wait();
+    profile_->add(op_, work_, std::chrono::duration<double>(OpProfile::Clock::now() - start_).count());
   }
   Entered(const Entered&) = delete;
   Entered& operator=(const Entered&) = delete;
@@ -28,6 +34,7 @@ class [[nodiscard]] Entered {
  private:
   bool compute_;
   OpProfile* profile_;
+  Device& device_;
   Op op_;
   OpWork work_;
   OpProfile::Clock::time_point start_{};
@@ -39,15 +46,23 @@ template <class Work>
 Entered enter(ExecContext& ctx, Op op, std::int64_t workspace_bytes, Work work) {
   if (!ctx.planning()) {
     ctx.count(op);
-    return {true, ctx.profile, op, ctx.profile ? work() : OpWork{}};
+    return {true, ctx, op, ctx.profile ? work() : OpWork{}};
   }
   const ArenaScope scope(ctx.workspace);
   ctx.workspace.allocate(DType::kU8, {workspace_bytes});
-  return {false, nullptr, op, {}};
+  return {false, ctx, op, {}};
 }
 template <class Work>
 Entered enter(ExecContext& ctx, Op op, Work work) {
   return enter(ctx, op, 0, work);
+}
+
+/// Calls the kernel of the context's device.
+template <class Args>
+void compute(ExecContext& ctx, const Args& args, void (*on_host)(ExecContext&, const std::type_identity_t<Args>&),
+               void (*on_cuda)(const std::type_identity_t<Args>&, void* stream)) {
+  if (ctx.on_device()) on_cuda(args, ctx.device.stream());
+  else on_host(ctx, args);
 }
 
 /// Work of an op that does little more than read and write these tensors once each.

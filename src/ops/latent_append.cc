@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/latent_checks.h"
 #include "ops/ops.h"
@@ -18,7 +19,7 @@ void latent_append(ExecContext& ctx, const LatentAppendArgs& args) {
   PALIMPSEST_CHECK(!args.list.q8.defined() || args.list.q8.left == r, "8-bit rows are cut where the latent ends");
   PALIMPSEST_CHECK(is_ragged(args.rows) && args.past.dtype == DType::kI64 && args.past.size(0) == args.rows.slots.size(0),
                    "one slot and one past a sequence");
-  if (const Entered op = enter(ctx, Op::kLatentAppend, [&] { return moves(args.latent, args.k_pe); })) cpu::latent_append(ctx, args);
+  if (const Entered op = enter(ctx, Op::kLatentAppend, [&] { return moves(args.latent, args.k_pe); })) compute(ctx, args, cpu::latent_append, cuda::plain::latent_append);
 }
 
 }  // namespace palimpsest::ops

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/latent_checks.h"
 #include "ops/ops.h"
@@ -15,8 +16,8 @@ namespace {
 /// The form with fewer multiply-adds for each sequence, and its list read once.
 OpWork work_of(const LatentAttentionArgs& a) {
   const std::int64_t heads = a.q.size(1), r = a.kv_b.cols(), p = a.list.width() - r, dn = a.q.size(2) - p, dv = a.o.size(2);
-  const auto* cu = a.rows.cu_seqlens.as<const std::int64_t>();
-  const auto* past = a.past.as<const std::int64_t>();
+  const auto* cu = a.rows.cu_seqlens.on_host<std::int64_t>();
+  const auto* past = a.past.on_host<std::int64_t>();
   std::int64_t products = 0, listed = 0;
   for (std::int64_t n = 0; n < a.past.size(0); ++n) {
     const std::int64_t rows = cu[n + 1] - cu[n], pairs = rows * past[n] + rows * (rows + 1) / 2, fold = r * (dn + dv);
@@ -39,8 +40,8 @@ void latent_attention(ExecContext& ctx, const LatentAttentionArgs& args) {
   PALIMPSEST_CHECK(is_paged_list(args.list), "the list is F32, BF16 or 8-bit [blocks, block_tokens, row] with an I32 table");
   PALIMPSEST_CHECK(is_ragged(args.rows) && args.past.dtype == DType::kI64 && args.past.size(0) == args.rows.slots.size(0),
                    "one slot and one past a sequence");
-  const std::int64_t workspace = cpu::latent_attention_workspace_bytes(heads, r, args.list.width(), args.q.size(0));
-  if (const Entered op = enter(ctx, Op::kLatentAttention, workspace, [&] { return work_of(args); })) cpu::latent_attention(ctx, args);
+  const std::int64_t workspace = ctx.on_device() ? 0 : cpu::latent_attention_workspace_bytes(heads, r, args.list.width(), args.q.size(0));
+  if (const Entered op = enter(ctx, Op::kLatentAttention, workspace, [&] { return work_of(args); })) compute(ctx, args, cpu::latent_attention, cuda::plain::latent_attention);
 }
 
 }  // namespace palimpsest::ops

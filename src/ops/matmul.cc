@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/weight_checks.h"
@@ -19,7 +20,7 @@ void matmul(ExecContext& ctx, const MatmulArgs& args) {
                   .bytes = static_cast<double>(args.w.bytes()) + moves(args.x, args.y).bytes,
                   .form = stored_form(args.w)};
   };
-  if (const Entered op = enter(ctx, Op::kMatmul, work)) cpu::matmul(ctx, args);
+  if (const Entered op = enter(ctx, Op::kMatmul, work)) compute(ctx, args, cpu::matmul, cuda::plain::matmul);
 }
 
 }  // namespace palimpsest::ops

@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/tensor_checks.h"
@@ -54,7 +55,7 @@ void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
                    "pages are F32 [slots, HV, V, K], contiguous within a slot");
   PALIMPSEST_CHECK(args.round_every >= 0 && args.round_every % 16 == 0,
                    "pages are rounded where a chunk ends");
-  if (const Entered op = enter(ctx, Op::kPageMemory, [&] { return work_of(args); })) cpu::page_memory(ctx, args);
+  if (const Entered op = enter(ctx, Op::kPageMemory, [&] { return work_of(args); })) compute(ctx, args, cpu::page_memory, cuda::plain::page_memory);
 }
 
 }  // namespace palimpsest::ops

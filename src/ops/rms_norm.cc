@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/tensor_checks.h"
@@ -10,7 +11,7 @@ void rms_norm(ExecContext& ctx, const RmsNormArgs& args) {
       args.x.rank == 2 && is_f32_rows(args.x) && is_f32(args.y, 2) && same_shape(args.x, args.y),
       "x and y are F32 [T, width]");
   PALIMPSEST_CHECK(is_norm_weight(args.weight, args.x.size(1)), "weight is BF16 or F32 [width]");
-  if (const Entered op = enter(ctx, Op::kRmsNorm, [&] { return moves(args.x, args.y); })) cpu::rms_norm(ctx, args);
+  if (const Entered op = enter(ctx, Op::kRmsNorm, [&] { return moves(args.x, args.y); })) compute(ctx, args, cpu::rms_norm, cuda::plain::rms_norm);
 }
 
 }  // namespace palimpsest::ops

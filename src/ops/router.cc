@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/tensor_checks.h"
@@ -16,7 +17,7 @@ void router(ExecContext& ctx, const RouterArgs& args) {
                        args.ids.size(1) == args.top_k,
                    "ids are I32 [T, top_k]");
   PALIMPSEST_CHECK(is_f32(args.weights, 2) && same_shape(args.weights, args.ids), "weights are F32 [T, top_k]");
-  if (const Entered op = enter(ctx, Op::kRouter, [&] { return moves(args.logits, args.ids, args.weights); })) cpu::router(ctx, args);
+  if (const Entered op = enter(ctx, Op::kRouter, [&] { return moves(args.logits, args.ids, args.weights); })) compute(ctx, args, cpu::router, cuda::plain::router);
 }
 
 }  // namespace palimpsest::ops

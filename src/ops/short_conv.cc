@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/tensor_checks.h"
@@ -14,7 +15,7 @@ void short_conv(ExecContext& ctx, const ShortConvArgs& args) {
   PALIMPSEST_CHECK(args.tails.dtype == DType::kF32 && args.tails.rank == 3 && args.tails.size(1) == taps - 1 && args.tails.size(2) == channels &&
                        (taps < 2 || is_f32(args.tails.rows(0, 1), 3)),
                    "tails are F32 [slots, W - 1, D], contiguous within a slot");
-  if (const Entered op = enter(ctx, Op::kShortConv, [&] { return moves(args.x, args.y, args.weight); })) cpu::short_conv(ctx, args);
+  if (const Entered op = enter(ctx, Op::kShortConv, [&] { return moves(args.x, args.y, args.weight); })) compute(ctx, args, cpu::short_conv, cuda::plain::short_conv);
 }
 
 }  // namespace palimpsest::ops

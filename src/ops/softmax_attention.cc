@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/latent_checks.h"
 #include "ops/ops.h"
@@ -9,8 +10,8 @@ namespace {
 
 /// Scores and sums of the pairs that a causal row sees, and each list read once.
 OpWork work_of(const SoftmaxAttentionArgs& a) {
-  const auto* cu = a.rows.cu_seqlens.as<const std::int64_t>();
-  const auto* past = a.past.as<const std::int64_t>();
+  const auto* cu = a.rows.cu_seqlens.on_host<std::int64_t>();
+  const auto* past = a.past.on_host<std::int64_t>();
   std::int64_t pairs = 0, listed = 0;
   for (std::int64_t n = 0; n < a.past.size(0); ++n) {
     const std::int64_t rows = cu[n + 1] - cu[n];
@@ -32,7 +33,7 @@ void softmax_attention(ExecContext& ctx, const SoftmaxAttentionArgs& args) {
   PALIMPSEST_CHECK(is_paged_list(args.list) && args.list.width() == args.num_kv_heads * (args.q.size(2) + args.o.size(2)),
                    "a list row holds the keys, then the values of all heads");
   PALIMPSEST_CHECK(is_ragged(args.rows) && args.past.dtype == DType::kI64 && args.past.rank == 1, "one past length per sequence");
-  if (const Entered op = enter(ctx, Op::kSoftmaxAttention, [&] { return work_of(args); })) cpu::softmax_attention(ctx, args);
+  if (const Entered op = enter(ctx, Op::kSoftmaxAttention, [&] { return work_of(args); })) compute(ctx, args, cpu::softmax_attention, cuda::plain::softmax_attention);
 }
 
 }  // namespace palimpsest::ops

@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/tensor_checks.h"
@@ -7,7 +8,7 @@ namespace palimpsest::ops {
 
 void unary(ExecContext& ctx, const UnaryArgs& args) {
   PALIMPSEST_CHECK(same_f32(args.x, args.y), "x and y are F32 of one shape");
-  if (const Entered op = enter(ctx, Op::kUnary, [&] { return moves(args.x, args.y); })) cpu::unary(ctx, args);
+  if (const Entered op = enter(ctx, Op::kUnary, [&] { return moves(args.x, args.y); })) compute(ctx, args, cpu::unary, cuda::plain::unary);
 }
 
 }  // namespace palimpsest::ops

@@ -1,11 +1,13 @@
 // A build without a CUDA toolkit: no device, and functions that say so.
 
 #include "kernels/cuda/activation_kernels.h"
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/latent_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "palimpsest/error.h"
 
 namespace palimpsest::cuda {
@@ -15,6 +17,8 @@ constexpr const char* kReason = "this build holds no CUDA code";
 }  // namespace
 
 DeviceList query_devices() { return {{}, kReason}; }
+
+Device& cuda_device() { unsupported(); }
 
 DeviceMemory::DeviceMemory(std::int64_t) { unsupported(); }
 DeviceMemory::~DeviceMemory() = default;
@@ -42,5 +46,41 @@ void attention_residual(const AttentionResidualArgs&, void*) { unsupported(); }
 void ref_gated_rms_norm(const GatedRmsNormArgs&) { unsupported(); }
 void ref_short_conv(const ShortConvArgs&) { unsupported(); }
 void ref_attention_residual(const AttentionResidualArgs&) { unsupported(); }
+
+namespace plain {
+
+void embedding(const EmbeddingArgs&, void*) { unsupported(); }
+void matmul(const MatmulArgs&, void*) { unsupported(); }
+void rms_norm(const RmsNormArgs&, void*) { unsupported(); }
+void gated_rms_norm(const GatedRmsNormArgs&, void*) { unsupported(); }
+void l2_norm(const L2NormArgs&, void*) { unsupported(); }
+void short_conv(const ShortConvArgs&, void*) { unsupported(); }
+void decay_gate(const DecayGateArgs&, void*) { unsupported(); }
+void page_memory(const PageMemoryArgs&, void*) { unsupported(); }
+void latent_append(const LatentAppendArgs&, void*) { unsupported(); }
+void latent_attention(const LatentAttentionArgs&, void*) { unsupported(); }
+void glu(const GluArgs&, void*) { unsupported(); }
+void multiply_sigmoid(const MultiplySigmoidArgs&, void*) { unsupported(); }
+void add(const AddArgs&, void*) { unsupported(); }
+void multiply(const MultiplyArgs&, void*) { unsupported(); }
+void add_bias(const AddBiasArgs&, void*) { unsupported(); }
+void scale(const ScaleArgs&, void*) { unsupported(); }
+void unary(const UnaryArgs&, void*) { unsupported(); }
+void layer_norm(const LayerNormArgs&, void*) { unsupported(); }
+void positions(const PositionsArgs&, void*) { unsupported(); }
+void rotary_table(const RotaryTableArgs&, void*) { unsupported(); }
+void rotary(const RotaryArgs&, void*) { unsupported(); }
+void divide_rows(const DivideRowsArgs&, void*) { unsupported(); }
+void append_one(const AppendOneArgs&, void*) { unsupported(); }
+void features(const FeaturesArgs&, void*) { unsupported(); }
+void softmax_attention(const SoftmaxAttentionArgs&, void*) { unsupported(); }
+void attention_residual(const AttentionResidualArgs&, void*) { unsupported(); }
+void router(const RouterArgs&, void*) { unsupported(); }
+std::int64_t expert_table_bytes(std::int64_t) { unsupported(); }
+void make_expert_table(const ExpertMatrices*, std::int64_t, void*) { unsupported(); }
+std::int64_t experts_workspace_bytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t) { unsupported(); }
+void experts(const ExpertsArgs&, std::int64_t, void*, void*) { unsupported(); }
+
+}  // namespace plain
 
 }  // namespace palimpsest::cuda

@@ -1,0 +1,167 @@
+// Routed experts. One block sorts the batch's (row, choice) pairs by expert and cuts them into tiles of up to eight pairs of one expert; two grids
+// of products walk the tiles, so that an expert's weights are read once for eight pairs; a last one adds the outputs of each row in the order of
+// its choices. Which pairs share a tile changes no bit.
+
+#include <utility>
+
+#include "kernels/cuda/plain/functions.cuh"
+#include "kernels/cuda/plain/stored_matrix.cuh"
+#include "kernels/cuda/plain_kernels.h"
+
+namespace palimpsest::cuda::plain {
+namespace {
+
+constexpr int kWarps = 8, kTile = 8;
+
+struct Expert {
+  StoredMatrix w1, w3, w2;
+};
+
+struct Tile {
+  std::int32_t expert, begin, count;  ///< pairs [begin, begin + count) of the sorted list
+};
+
+/// Where the workspace's parts lie.
+struct Parts {
+  std::int32_t* tiles_used;  ///< [1]
+  Tile* tiles;               ///< [most_tiles]
+  std::int32_t* pairs;       ///< [P], sorted by expert
+  float* hidden;             ///< [P, inter]
+  float* outputs;            ///< [P, width]
+  std::int64_t most_tiles, bytes;
+};
+
+std::int64_t padded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+Parts parts_of(std::byte* memory, std::int64_t pairs, std::int64_t width, std::int64_t inter, std::int64_t num_experts) {
+  Parts p{};
+  p.most_tiles = pairs / kTile + (num_experts < pairs ? num_experts : pairs);
+  const auto take = [&](std::int64_t bytes) { return memory + std::exchange(p.bytes, p.bytes + padded(bytes)); };
+  p.tiles_used = reinterpret_cast<std::int32_t*>(take(4));
+  p.tiles = reinterpret_cast<Tile*>(take(p.most_tiles * static_cast<std::int64_t>(sizeof(Tile))));
+  p.pairs = reinterpret_cast<std::int32_t*>(take(pairs * 4));
+  p.hidden = reinterpret_cast<float*>(take(pairs * inter * 4));
+  p.outputs = reinterpret_cast<float*>(take(pairs * width * 4));
+  return p;
+}
+
+/// One block. Shared memory: [num_experts] counts, then where each expert's pairs go.
+__global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std::int32_t count, std::int32_t num_experts, Parts p) {
+  extern __shared__ std::int32_t at[];
+  for (int e = static_cast<int>(threadIdx.x); e < num_experts; e += 1024) at[e] = 0;
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += 1024) atomicAdd(&at[ids[i]], 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    std::int32_t begin = 0, tiles = 0;
+    for (int e = 0; e < num_experts; ++e) {
+      const std::int32_t n = at[e];
+      for (std::int32_t i = 0; i < n; i += kTile) p.tiles[tiles++] = {e, begin + i, min(kTile, n - i)};
+      at[e] = begin;
+      begin += n;
+    }
+    *p.tiles_used = tiles;
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += 1024) p.pairs[atomicAdd(&at[ids[i]], 1)] = i;
+}
+
+/// The rows that a tile's pairs read; a tile that is not full repeats its first.
+__device__ void tile_rows(const Parts& p, const Tile& tile, const float* x, std::int64_t stride, std::int32_t per_row, const float* (&rows)[kTile]) {
+#pragma unroll
+  for (int i = 0; i < kTile; ++i) rows[i] = x + p.pairs[tile.begin + (i < tile.count ? i : 0)] / per_row * stride;
+}
+
+/// hidden[pair] = glu(w1 x, w3 x)
+__global__ void __launch_bounds__(32 * kWarps) up_products(const Expert* experts, Parts p, const float* x, std::int64_t stride, std::int32_t top_k,
+                                                            bool aligned, GluParams glu) {
+  if (static_cast<std::int32_t>(blockIdx.x) >= *p.tiles_used) return;
+  const Tile tile = p.tiles[blockIdx.x];
+  const Expert& expert = experts[tile.expert];
+  const StoredMatrix w1 = expert.w1, w3 = expert.w3;
+  const int first = (static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32) * kOutputs;
+  if (first >= w1.rows) return;
+  const float* rows[kTile];
+  tile_rows(p, tile, x, stride, top_k, rows);
+  float gate[kTile][kOutputs], up[kTile][kOutputs];
+  products<kTile>(w1, first, rows, aligned, gate);
+  products<kTile>(w3, first, rows, aligned, up);
+  if (threadIdx.x % 32 != 0) return;
+#pragma unroll
+  for (int i = 0; i < kTile; ++i) {
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      if (i < tile.count && first + o < w1.rows)
+        p.hidden[static_cast<std::int64_t>(p.pairs[tile.begin + i]) * w1.rows + first + o] = gated_unit(gate[i][o], up[i][o], glu);
+    }
+  }
+}
+
+/// outputs[pair] = w2 hidden[pair]
+__global__ void __launch_bounds__(32 * kWarps) down_products(const Expert* experts, Parts p, bool aligned) {
+  if (static_cast<std::int32_t>(blockIdx.x) >= *p.tiles_used) return;
+  const Tile tile = p.tiles[blockIdx.x];
+  const StoredMatrix w2 = experts[tile.expert].w2;
+  const int first = (static_cast<int>(blockIdx.y) * kWarps + static_cast<int>(threadIdx.x) / 32) * kOutputs;
+  if (first >= w2.rows) return;
+  const float* rows[kTile];
+  tile_rows(p, tile, p.hidden, w2.cols, 1, rows);
+  float sums[kTile][kOutputs];
+  products<kTile>(w2, first, rows, aligned, sums);
+  if (threadIdx.x % 32 != 0) return;
+#pragma unroll
+  for (int i = 0; i < kTile; ++i) {
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      if (i < tile.count && first + o < w2.rows)
+        p.outputs[static_cast<std::int64_t>(p.pairs[tile.begin + i]) * w2.rows + first + o] = sums[i][o];
+    }
+  }
+}
+
+/// y[t] = sum_j weights[t, j] outputs[t, j]
+struct WeightedSum {
+  const float* outputs;
+  const float* weights;
+  float* y;
+  std::int64_t width, top_k, y_stride;
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t t = i / width, c = i % width;
+    float sum = 0;
+    for (std::int64_t j = 0; j < top_k; ++j) sum = __fmaf_rn(weights[t * top_k + j], outputs[(t * top_k + j) * width + c], sum);
+    y[t * y_stride + c] = sum;
+  }
+};
+
+}  // namespace
+
+std::int64_t expert_table_bytes(std::int64_t num_experts) { return num_experts * static_cast<std::int64_t>(sizeof(Expert)); }
+
+void make_expert_table(const ExpertMatrices* experts, std::int64_t num_experts, void* table) {
+  for (std::int64_t e = 0; e < num_experts; ++e)
+    static_cast<Expert*>(table)[e] = {stored(experts[e].w1), stored(experts[e].w3), stored(experts[e].w2)};
+}
+
+std::int64_t experts_workspace_bytes(std::int64_t rows, std::int64_t top_k, std::int64_t width, std::int64_t inter, std::int64_t num_experts) {
+  return parts_of(nullptr, rows * top_k, width, inter, num_experts).bytes;
+}
+
+void experts(const ExpertsArgs& a, std::int64_t inter, void* workspace, void* stream) {
+  const std::int64_t width = a.x.sizes[1], top_k = a.ids.sizes[1], pairs = a.ids.sizes[0] * top_k;
+  if (pairs == 0) return;
+  const Parts p = parts_of(static_cast<std::byte*>(workspace), pairs, width, inter, a.num_experts);
+  const auto* experts = static_cast<const Expert*>(a.device_experts);
+  const auto shared = static_cast<int>(a.num_experts * 4);
+  if (shared > 48 * 1024) check(cudaFuncSetAttribute(sort_pairs, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "experts");
+  sort_pairs<<<1, 1024, shared, stream_of(stream)>>>(as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs),
+                                                     static_cast<std::int32_t>(a.num_experts), p);
+  const auto tiles = static_cast<unsigned>(p.most_tiles);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(a.x.data) % 16 == 0 && a.x.strides[0] % 4 == 0;
+  up_products<<<dim3(tiles, divide_up(inter, kWarps * kOutputs)), 32 * kWarps, 0, stream_of(stream)>>>(
+      experts, p, as<const float>(a.x), a.x.strides[0], static_cast<std::int32_t>(top_k), aligned, a.glu);
+  down_products<<<dim3(tiles, divide_up(width, kWarps * kOutputs)), 32 * kWarps, 0, stream_of(stream)>>>(experts, p, inter % 4 == 0);
+  check(cudaGetLastError(), "experts");
+  for_each(a.x.sizes[0] * width, WeightedSum{p.outputs, as<const float>(a.weights), as<float>(a.y), width, top_k, a.y.strides[0]}, stream, "experts");
+}
+
+}  // namespace palimpsest::cuda::plain

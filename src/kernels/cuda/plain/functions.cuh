@@ -1,0 +1,32 @@
+#pragma once
+
+// Functions of one number, without overflow on the way: small results keep their bits down to the least number.
+
+#include "kernels/op_args.h"
+
+namespace palimpsest::cuda::plain {
+
+__device__ inline float sigmoid(float x) {
+  const float e = expf(-fabsf(x));
+  return x < 0 ? e / (1 + e) : 1 / (1 + e);
+}
+
+__device__ inline float apply(Unary function, float x) {
+  switch (function) {
+    case Unary::kSigmoid: return sigmoid(x);
+    case Unary::kSilu: return x * sigmoid(x);
+    case Unary::kRelu: return x > 0 ? x : 0.0f;
+    case Unary::kEluPlus1: return x > 0 ? x + 1 : expf(x);
+    // (1 + tanh(u)) / 2 is the sigmoid of 2u.
+    case Unary::kGeluTanh: return x * sigmoid(2 * 0.79788456080286535588f * (x + 0.044715f * x * x * x));
+  }
+  return x;
+}
+
+__device__ inline float gated_unit(float gate, float up, const GluParams& params) {
+  if (params.kind == Glu::kSwiglu) return gate * sigmoid(gate) * up;
+  const float linear = params.linear_beta, bounded = linear > 0 ? linear * tanhf(up / linear) : up;
+  return params.beta * tanhf(gate / params.beta) * sigmoid(gate) * bounded;
+}
+
+}  // namespace palimpsest::cuda::plain

@@ -1,0 +1,144 @@
+// What works on one row at a time: norms, sums, feature maps, attention over depth. A block a row; sums run over lanes, then warps.
+
+#include "kernels/cuda/plain/functions.cuh"
+#include "kernels/cuda/plain/launch.cuh"
+#include "kernels/cuda/plain_kernels.h"
+
+namespace palimpsest::cuda::plain {
+namespace {
+
+__device__ float weight_at(const Tensor& w, std::int64_t c) { return w.dtype == DType::kF32 ? as<const float>(w)[c] : bf16_to_float(as<const std::uint16_t>(w)[c]); }
+
+/// The sum of f(c) over the columns of the block's row.
+template <class F>
+__device__ float row_sum(std::int64_t width, F f) {
+  float sum = 0;
+  for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) sum += f(c);
+  return block_sum(sum);
+}
+
+struct RmsRow {
+  RmsNormArgs a;
+  __device__ void operator()(std::int64_t t) const {
+    const std::int64_t width = a.x.sizes[1];
+    const float* x = as<const float>(a.x) + t * a.x.strides[0];
+    float* y = as<float>(a.y) + t * a.y.strides[0];
+    const float inverse = 1 / sqrtf(row_sum(width, [&](std::int64_t c) { return x[c] * x[c]; }) / static_cast<float>(width) + a.eps);
+    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) y[c] = x[c] * inverse * weight_at(a.weight, c);
+  }
+};
+
+struct GatedRow {
+  GatedRmsNormArgs a;
+  __device__ void operator()(std::int64_t row) const {
+    const std::int64_t width = a.x.sizes[2];
+    const float *x = as<const float>(a.x) + row * width, *gate = as<const float>(a.gate) + row * width;
+    float* y = as<float>(a.y) + row * width;
+    const float inverse = 1 / sqrtf(row_sum(width, [&](std::int64_t c) { return x[c] * x[c]; }) / static_cast<float>(width) + a.eps);
+    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x)
+      y[c] = x[c] * inverse * weight_at(a.weight, c) * apply(a.function, gate[c]);
+  }
+};
+
+struct L2Row {
+  L2NormArgs a;
+  __device__ void operator()(std::int64_t row) const {
+    const std::int64_t width = a.x.sizes[2];
+    const float* x = as<const float>(a.x) + row * width;
+    float* y = as<float>(a.y) + row * width;
+    const float factor = a.scale / sqrtf(row_sum(width, [&](std::int64_t c) { return x[c] * x[c]; }) + a.eps);
+    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) y[c] = x[c] * factor;
+  }
+};
+
+struct LayerNormRow {
+  LayerNormArgs a;
+  __device__ void operator()(std::int64_t row) const {
+    const std::int64_t width = a.x.sizes[1];
+    const float* x = as<const float>(a.x) + row * width;
+    float* y = as<float>(a.y) + row * width;
+    const auto n = static_cast<float>(width);
+    const float mean = row_sum(width, [&](std::int64_t c) { return x[c]; }) / n;
+    const float variance = row_sum(width, [&](std::int64_t c) { return (x[c] - mean) * (x[c] - mean); }) / n;
+    const float inverse = 1 / sqrtf(variance + a.eps);
+    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) y[c] = (x[c] - mean) * inverse * as<const float>(a.weight)[c] + as<const float>(a.bias)[c];
+  }
+};
+
+struct DivideRow {
+  DivideRowsArgs a;
+  __device__ void operator()(std::int64_t row) const {
+    const std::int64_t width = a.x.sizes[1];
+    const float* x = as<const float>(a.x) + row * a.x.strides[0];
+    float* y = as<float>(a.y) + row * width;
+    const float divisor = a.divisor.defined() ? as<const float>(a.divisor)[row * a.divisor.strides[0]] : row_sum(width, [&](std::int64_t c) { return x[c]; });
+    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) y[c] = x[c] / (divisor + a.eps);
+  }
+};
+
+struct FeatureRow {
+  FeaturesArgs a;
+  __device__ void operator()(std::int64_t row) const {
+    const std::int64_t width = a.x.sizes[1], n = 2 * width;
+    const float* x = as<const float>(a.x) + row * width;
+    float* y = as<float>(a.y) + row * a.y.sizes[1];
+    const auto signed_x = [&](std::int64_t i) { return i < width ? x[i] : -x[i - width]; };
+    if (a.kind == Features::kDpfp) {
+      const auto r = [&](std::int64_t i) { return fmaxf(signed_x(i), 0.0f); };
+      for (std::int64_t i = threadIdx.x; i < 4 * n; i += blockDim.x) y[i] = r(i % n) * r((i % n + 4 * n - (i / n + 1)) % n);
+      return;
+    }
+    float largest = 0;
+    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) largest = fmaxf(largest, 2 * fabsf(x[c]));
+    largest = block_sum<true>(largest);
+    const float sum = row_sum(n, [&](std::int64_t i) { return expf(2 * signed_x(i) - largest); });
+    for (std::int64_t i = threadIdx.x; i < n; i += blockDim.x) y[i] = expf(2 * signed_x(i) - largest) / sum;
+  }
+};
+
+/// Scores of all sources first, then their mixture. Shared memory: [M] scores.
+struct ResidualRow {
+  AttentionResidualArgs a;
+  __device__ void operator()(std::int64_t t) const {
+    extern __shared__ float scores[];
+    const std::int64_t sources = a.sources.sizes[0], width = a.y.sizes[1];
+    const auto source = [&](std::int64_t j) { return as<const float>(a.sources) + j * a.sources.strides[0] + t * a.sources.strides[1]; };
+    float largest = -INFINITY, total = 0;
+    for (std::int64_t j = 0; j < sources; ++j) {
+      const float* v = source(j);
+      const float squares = row_sum(width, [&](std::int64_t c) { return v[c] * v[c]; });
+      const float dot = row_sum(width, [&](std::int64_t c) { return v[c] * as<const float>(a.w)[c]; });
+      const float score = dot / sqrtf(squares / static_cast<float>(width) + a.eps);
+      if (threadIdx.x == 0) scores[j] = score;
+      largest = fmaxf(largest, score);
+    }
+    __syncthreads();
+    for (std::int64_t j = 0; j < sources; ++j) total += expf(scores[j] - largest);
+    for (std::int64_t c = threadIdx.x; c < width; c += blockDim.x) {
+      float sum = 0;
+      for (std::int64_t j = 0; j < sources; ++j) sum = __fmaf_rn(expf(scores[j] - largest) / total, source(j)[c], sum);
+      as<float>(a.y)[t * width + c] = sum;
+    }
+    if (!a.p.defined()) return;
+    for (std::int64_t j = threadIdx.x; j < sources; j += blockDim.x) as<float>(a.p)[t * sources + j] = expf(scores[j] - largest) / total;
+  }
+};
+
+}  // namespace
+
+void rms_norm(const RmsNormArgs& a, void* stream) { for_each_row(a.x.sizes[0], a.x.sizes[1], RmsRow{a}, stream, "rms_norm"); }
+void gated_rms_norm(const GatedRmsNormArgs& a, void* stream) {
+  for_each_row(a.x.sizes[0] * a.x.sizes[1], a.x.sizes[2], GatedRow{a}, stream, "gated_rms_norm");
+}
+void l2_norm(const L2NormArgs& a, void* stream) { for_each_row(a.x.sizes[0] * a.x.sizes[1], a.x.sizes[2], L2Row{a}, stream, "l2_norm"); }
+void layer_norm(const LayerNormArgs& a, void* stream) { for_each_row(a.x.sizes[0], a.x.sizes[1], LayerNormRow{a}, stream, "layer_norm"); }
+void divide_rows(const DivideRowsArgs& a, void* stream) { for_each_row(a.x.sizes[0], a.x.sizes[1], DivideRow{a}, stream, "divide_rows"); }
+void features(const FeaturesArgs& a, void* stream) { for_each_row(a.x.sizes[0], a.x.sizes[1], FeatureRow{a}, stream, "features"); }
+
+void attention_residual(const AttentionResidualArgs& a, void* stream) {
+  if (a.y.numel() == 0) return;
+  each_row<<<static_cast<unsigned>(a.y.sizes[0]), row_threads(a.y.sizes[1]), static_cast<std::size_t>(a.sources.sizes[0]) * sizeof(float), stream_of(stream)>>>(ResidualRow{a});
+  check(cudaGetLastError(), "attention_residual");
+}
+
+}  // namespace palimpsest::cuda::plain

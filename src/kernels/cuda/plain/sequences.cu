@@ -1,0 +1,102 @@
+// What knows where a row stands in its sequence: positions, rotation, short convolution, rows of lists.
+
+#include "kernels/cuda/activation_kernels.h"
+#include "kernels/cuda/plain/functions.cuh"
+#include "kernels/cuda/plain/launch.cuh"
+#include "kernels/cuda/plain_kernels.h"
+#include "kernels/ref/latent_append.h"
+
+namespace palimpsest::cuda::plain {
+namespace {
+
+/// Where a row of the batch belongs.
+struct Place {
+  std::int64_t sequence, position;
+};
+__device__ Place place_of(const RaggedRows& rows, const Tensor& past, std::int64_t row) {
+  const auto* cu = as<const std::int64_t>(rows.cu_seqlens);
+  const std::int64_t n = sequence_of(cu, rows.slots.sizes[0], row);
+  return {n, as<const std::int64_t>(past)[n] + row - cu[n]};
+}
+
+struct Position {
+  PositionsArgs a;
+  __device__ void operator()(std::int64_t row) const { as<std::int32_t>(a.out)[row] = static_cast<std::int32_t>(place_of(a.rows, a.past, row).position); }
+};
+
+struct Angle {
+  RotaryTableArgs a;
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t n = a.inv_freq.sizes[0], row = i / n;
+    const double angle = static_cast<double>(place_of(a.rows, a.past, row).position) * as<const double>(a.inv_freq)[i % n];
+    as<float>(a.cos)[i] = static_cast<float>(cos(angle) * a.attention_factor);
+    as<float>(a.sin)[i] = static_cast<float>(sin(angle) * a.attention_factor);
+  }
+};
+
+struct Rotate {
+  RotaryArgs a;
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t heads = a.x.sizes[1], width = a.x.sizes[2], n = a.cos.sizes[1], row = i / n / heads;
+    float* x = as<float>(a.x) + i / n * width + i % n;
+    const float c = as<const float>(a.cos)[row * n + i % n], s = as<const float>(a.sin)[row * n + i % n], low = x[0], high = x[n];
+    x[0] = low * c - high * s;
+    x[n] = high * c + low * s;
+  }
+};
+
+/// One number of a list row, or one group of 8-bit codes.
+struct AppendPiece {
+  LatentAppendArgs a;
+  std::int64_t pieces;
+  __device__ float column(std::int64_t row, std::int64_t c) const {
+    const std::int64_t r = a.latent.sizes[1];
+    return c < r ? as<const float>(a.latent)[row * a.latent.strides[0] + c] : as<const float>(a.k_pe)[row * a.k_pe.strides[0] + c - r];
+  }
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t row = i / pieces, piece = i % pieces, block_tokens = a.list.blocks.sizes[1];
+    const Place place = place_of(a.rows, a.past, row);
+    const std::int64_t at = ref::list_row_offset(a.list, as<const std::int32_t>(a.rows.slots)[place.sequence], place.position);
+    if (!a.list.q8.defined()) return ref::store<float>(a.list.blocks, at + piece, column(row, piece));
+    const Q8Rows& q8 = a.list.q8;
+    const std::int64_t offset = place.position % block_tokens;
+    auto* block = as<std::int8_t>(a.list.blocks) + at - offset * a.list.blocks.strides[1];
+    auto* scales = reinterpret_cast<std::uint16_t*>(q8_scales(q8, block, block_tokens, offset));
+    if (piece >= q8.groups()) {
+      scales[piece] = 0;
+      return;
+    }
+    const std::int64_t end = q8.group_end(piece);
+    const std::int64_t begin = piece == 0 ? 0 : q8.group_end(piece - 1);
+    q8_store_part(end - begin, end - begin, [&](std::int64_t c) { return column(row, begin + c); }, q8_codes(q8, block, offset) + begin, scales + piece);
+  }
+};
+
+/// A convolution of one tap has no history.
+struct OneTap {
+  ShortConvArgs a;
+  __device__ void operator()(std::int64_t i) const {
+    const std::int64_t channels = a.x.sizes[1], t = i / channels, c = i % channels;
+    const float y = as<const float>(a.weight)[c] * as<const float>(a.x)[t * a.x.strides[0] + c];
+    as<float>(a.y)[i] = a.silu ? apply(Unary::kSilu, y) : y;
+  }
+};
+
+}  // namespace
+
+void positions(const PositionsArgs& a, void* stream) { for_each(a.out.sizes[0], Position{a}, stream, "positions"); }
+void rotary_table(const RotaryTableArgs& a, void* stream) { for_each(a.cos.numel(), Angle{a}, stream, "rotary_table"); }
+void rotary(const RotaryArgs& a, void* stream) { for_each(a.x.sizes[0] * a.x.sizes[1] * a.cos.sizes[1], Rotate{a}, stream, "rotary"); }
+
+void latent_append(const LatentAppendArgs& a, void* stream) {
+  const std::int64_t pieces = a.list.q8.defined() ? a.list.q8.scales() : a.list.blocks.sizes[2];
+  for_each(a.latent.sizes[0] * pieces, AppendPiece{a, pieces}, stream, "latent_append");
+}
+
+void short_conv(const ShortConvArgs& a, void* stream) {
+  if (a.x.numel() == 0) return;  // tails stay as they are
+  if (a.weight.sizes[1] == 1) return for_each(a.x.numel(), OneTap{a}, stream, "short_conv");
+  cuda::short_conv(a, stream);
+}
+
+}  // namespace palimpsest::cuda::plain

@@ -1,0 +1,32 @@
+#include "ops/device.h"
+
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/plain_kernels.h"
+#include "ops/weight_checks.h"
+
+namespace palimpsest::ops {
+
+Device& device(DeviceKind kind) { return kind == DeviceKind::kCpu ? host_device() : cuda::cuda_device(); }
+
+Buffer expert_table(Device& device, std::span<const ExpertMatrices> experts) {
+  for (const ExpertMatrices& expert : experts) {
+    check_weight(expert.w1);
+    check_weight(expert.w3);
+    check_weight(expert.w2);
+    const ExpertMatrices& first = experts.front();
+    PALIMPSEST_CHECK(expert.w1.rows() == first.w1.rows() && expert.w3.rows() == first.w1.rows() && expert.w2.cols() == first.w1.rows() &&
+                         expert.w1.cols() == first.w1.cols() && expert.w3.cols() == first.w1.cols() && expert.w2.rows() == first.w1.cols(),
+                     "the experts of a layer have the same shapes");
+  }
+  const auto count = static_cast<std::int64_t>(experts.size());
+  std::vector<std::byte> table(static_cast<std::size_t>(cuda::plain::expert_table_bytes(count)));
+  cuda::plain::make_expert_table(experts.data(), count, table.data());
+  Buffer there(static_cast<std::int64_t>(table.size()), device);
+  device.copy(there.data(), table.data(), there.bytes());
+  return there;
+}
+
+}  // namespace palimpsest::ops

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <span>
+
+#include "kernels/op_args.h"
+#include "tensor/buffer.h"
+
+namespace palimpsest::ops {
+
+/// The device of this kind. Throws Error{kUnsupported} with the reason where this build or this machine has none.
+Device& device(DeviceKind kind);
+
+/// ExpertsArgs::device_experts of experts whose tensors lie on `device`: all of one layer, each with all three matrices, of the same shapes.
+Buffer expert_table(Device& device, std::span<const ExpertMatrices> experts);
+
+}  // namespace palimpsest::ops
