@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "palimpsest/model_config.h"
+#include "palimpsest/tensor.h"
 
 namespace palimpsest {
 
+class Device;
 struct Weights;
 
 struct LoadOptions {
@@ -23,6 +25,10 @@ struct LoadOptions {
   bool copy = false;
   /// Keep the weights from ever leaving memory.
   bool lock = false;
+  /// Where the weights shall lie, and with them everything that computes with them. On a CUDA device they are copied there in the form they are
+  /// stored in, and the files are closed. Goes with neither copy nor lock. Throws Error: kUnsupported with the reason where there is no such
+  /// device, kOutOfMemory with the bytes needed and free.
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 /// What is known of a model's weights: the files themselves, the index of files that are not (all) there, or config.json alone.
@@ -46,6 +52,10 @@ class Model {
   const ModelConfig& config() const;
   const Weights& weights() const;
   const std::filesystem::path& path() const;
+  /// Where weights() lie and forward computes.
+  Device& device() const;
+  /// Bytes that the weights take on a device with memory of its own; 0 on the host.
+  std::int64_t device_bytes() const;
   /// Bytes of the mapped tensor data.
   std::int64_t file_bytes() const;
   /// Bytes of the files that this process holds and that the system does not count as available: all after LoadOptions::copy or lock, else 0.

@@ -100,9 +100,13 @@ void measure_all(const Options& options, const std::vector<BenchCase>& cases, Be
     if (!options.json) print(text);
   };
   say(bench_heading(report));
+  const bool on_device = report.model->device_bytes() > 0;
+  if (on_device) say("computed on the CUDA device; shares of its limits are not known\n");
   int heading_for = 0;
   for (const BenchCase& what : cases) {
-    if (!report.limits.contains(what.threads)) {
+    if (on_device) {
+      report.limits[what.threads] = {};
+    } else if (!report.limits.contains(what.threads)) {
       report.limits[what.threads] = measure_limits(report.buffer_bytes, what.threads);
       say(limits_text(report, what.threads));
     }

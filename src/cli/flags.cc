@@ -283,6 +283,13 @@ const std::vector<Flag> kFlags = {
      .choices = {"q16", "q8", "f32", "all"},
      .commands = {kEval}},
 
+    {.names = {"--device"},
+     .value = "NAME",
+     .target = &Options::device,
+     .help = "what computes and where weights, memories and activations lie: cpu or cuda (the first GPU, Hopper)",
+     .default_text = "cpu",
+     .choices = {"cpu", "cuda"},
+     .commands = {kRun, kRecall, kLogits, kEval, kSelfcheck, kBench, kServe}},
     {.names = {"--pin"},
      .target = &Options::pin,
      .help = "bind threads to cores (not tried on machines with several memory nodes)",

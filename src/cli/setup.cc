@@ -46,6 +46,7 @@ std::shared_ptr<const Model> load_model(const Options& options) {
   load.prefetch = true;
   load.copy = options.no_mmap;
   load.lock = options.mlock;
+  load.device = options.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
   std::shared_ptr<const Model> model = Model::load(options.model, load);
   bar.finish();
   if (!model->unused_tensors().empty()) {

@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "engine/engine_core.h"
 #include "engine/limits.h"
-#include "machine/memory.h"
 #include "model/forward.h"
 #include "model/state_spec.h"
 #include "plan/memory_plan.h"
@@ -55,7 +54,7 @@ struct Setup {
     }
     options.ubatch = std::max(options.ubatch, options.sequences + kSmallestPass);
     if (options.threads == 0) options.threads = base::ThreadPool::default_size();
-    plan = plan_memory(model, session_options(options), machine::available_memory(),
+    plan = plan_memory(model, session_options(options), memory_for(model),
                        options.sequences);
     options.context = plan.context;
     // Passes that take on what is left of a prompt may be so much longer.
@@ -93,7 +92,7 @@ Setup checked_setup(const Model& model, const EngineOptions& options) {
                      model.path().string());
   }
   Setup setup(model, options);
-  require_memory(setup.plan, machine::available_memory());
+  require_memory(setup.plan, memory_for(model));
   return setup;
 }
 
@@ -112,7 +111,7 @@ struct Engine::Impl {
         setup(checked_setup(*model, options)),
         runner(make_model_runner(model, setup.options.threads, setup.plan.workspace,
                                  setup.options.activations)),
-        states(state_spec(model->config(), setup.options.cache_type, setup.options.page_type), setup.pool),
+        states(state_spec(model->config(), setup.options.cache_type, setup.options.page_type), setup.pool, model->device()),
         cache(states, {.exact = setup.options.exact,
                        .disk = setup.options.cache_disk,
                        .disk_bytes = setup.options.cache_disk_bytes}),

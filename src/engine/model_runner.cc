@@ -15,17 +15,24 @@ class HiddenKeeper final : public Observer {
 
   void on_hidden(std::int64_t index, const Tensor& hidden) override {
     if (index != last_) return;
-    if (buffer_.bytes() < hidden.bytes()) buffer_ = Buffer(hidden.bytes());
-    kept_ = Tensor::contiguous(buffer_.data(), DType::kF32, {hidden.size(0), hidden.size(1)});
+    if (buffer_.bytes() < hidden.bytes()) {
+      buffer_ = Buffer(hidden.bytes(), context_.device);
+      if (context_.on_device()) host_ = Buffer(hidden.bytes());
+    }
+    kept_ = buffer_.view(DType::kF32, {hidden.size(0), hidden.size(1)});
     final_norm(context_, model_, hidden, kept_);
+    if (!context_.on_device()) return;
+    context_.device.copy(host_.data(), kept_.data, kept_.bytes());
+    kept_ = host_.view(DType::kF32, {hidden.size(0), hidden.size(1)});
   }
+  bool on_host() const override { return false; }
   const Tensor& kept() const { return kept_; }
 
  private:
   ExecContext& context_;
   const Model& model_;
   std::int64_t last_;
-  Buffer buffer_;
+  Buffer buffer_, host_;  // on the context's device; and a copy of what lies there
   Tensor kept_;
 };
 
@@ -33,9 +40,9 @@ class ModelRunner final : public PassRunner {
  public:
   ModelRunner(std::shared_ptr<const Model> model, int threads, std::int64_t workspace_bytes,
               Activations activations)
-      : model_(std::move(model)), context_(threads), keeper_(context_, *model_) {
+      : model_(std::move(model)), context_(threads, model_->device()), keeper_(context_, *model_) {
     context_.workspace.reserve(workspace_bytes);
-    context_.activations = activations;
+    context_.activations = context_.on_device() ? Activations::kF32 : activations;
   }
   std::int64_t vocab_size() const override { return model_->config().vocab_size; }
   Rows run(const Batch& batch, StatePool& states, bool with_hidden) override {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/op_args.h"
+#include "tensor/buffer.h"
 
 namespace palimpsest {
 
@@ -23,6 +24,13 @@ class ExpertStore {
     const ExpertMatrices views = acquire(layer, {&expert, 1})[expert];
     release(layer, {&expert, 1});
     return views;
+  }
+  /// Whether acquire() and release() look at ids: where they do not, ids need not be in host memory, and none may be given.
+  virtual bool reads_ids() const { return true; }
+  /// ExpertsArgs::device_experts of a layer that lies on a device.
+  virtual const void* device_experts(std::int64_t layer) const {
+    (void)layer;
+    return nullptr;
   }
   /// A hint that these will be asked for soon.
   virtual void prefetch(std::int64_t layer, std::span<const std::int32_t> ids) {
@@ -61,6 +69,25 @@ class MappedExperts final : public ExpertStore {
   std::vector<std::vector<ExpertMatrices>> layers_;
   std::function<void(std::int64_t, std::int32_t)> verify_;
   std::vector<std::vector<bool>> verified_;
+};
+
+/// Experts that all lie in a device's memory.
+class DeviceExperts final : public ExpertStore {
+ public:
+  /// layers[l] and tables[l] (ops::expert_table) are of layer l; empty for layers without experts.
+  DeviceExperts(std::vector<std::vector<ExpertMatrices>> layers, std::vector<Buffer> tables) : layers_(std::move(layers)), tables_(std::move(tables)) {}
+
+  const ExpertMatrices* acquire(std::int64_t layer, std::span<const std::int32_t>) override { return layers_[static_cast<std::size_t>(layer)].data(); }
+  void release(std::int64_t, std::span<const std::int32_t>) override {}
+  bool reads_ids() const override { return false; }
+  const void* device_experts(std::int64_t layer) const override { return tables_[static_cast<std::size_t>(layer)].data(); }
+  ExpertMatrices peek(std::int64_t layer, std::int32_t expert) override {
+    return layers_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)];
+  }
+
+ private:
+  std::vector<std::vector<ExpertMatrices>> layers_;
+  std::vector<Buffer> tables_;
 };
 
 }  // namespace palimpsest

@@ -59,25 +59,47 @@ void embed(MixerContext& mix, const Weights& weights, const Tensor& tokens, cons
   ops::add(ctx, {.x = added, .y = out});
 }
 
+/// What a pass reads of the batch, on the device that computes.
+struct Inputs {
+  Inputs(ExecContext& ctx, const ModelConfig& config, const Batch& batch, const Tensor& past_lengths)
+      : tokens(as_tensor(batch.tokens, DType::kI32)),
+        logit_rows(as_tensor(batch.logit_rows, DType::kI32)),
+        rows{as_tensor(batch.cu_seqlens, DType::kI64), as_tensor(batch.slots, DType::kI32)},
+        past(past_lengths),
+        inv_freq(as_tensor(std::span(config.attention.rope_inv_freq), DType::kF64)) {
+    ctx.stage({&tokens, &logit_rows, &rows.cu_seqlens, &rows.slots, &past, &inv_freq});
+  }
+  Tensor tokens, logit_rows;
+  RaggedRows rows;
+  Tensor past, inv_freq;
+};
+
+void show(ExecContext& ctx, Observer* observer, std::int64_t index, const Tensor& hidden) {
+  if (!observer) return;
+  if (!ctx.on_device() || !observer->on_host()) return observer->on_hidden(index, hidden);
+  const Tensor copy = ctx.to_host(hidden);
+  observer->on_hidden(index, copy);
+  ctx.device.copy(hidden.data, copy.data, hidden.bytes());
+}
+
 /// The angles that all layers rotate by, where the model rotates.
-void prepare_rotation(MixerContext& mix, const SoftmaxAttentionConfig& config, std::int64_t rows) {
-  const auto n = static_cast<std::int64_t>(config.rope_inv_freq.size());
+void prepare_rotation(MixerContext& mix, const SoftmaxAttentionConfig& config, const Tensor& inv_freq, std::int64_t rows) {
+  const std::int64_t n = inv_freq.size(0);
   if (n == 0) return;
   mix.rope_cos = mix.exec.workspace.allocate(DType::kF32, {rows, n});
   mix.rope_sin = mix.exec.workspace.allocate(DType::kF32, {rows, n});
-  ops::rotary_table(mix.exec, {.inv_freq = as_tensor(std::span(config.rope_inv_freq), DType::kF64), .rows = mix.rows, .past = mix.past,
+  ops::rotary_table(mix.exec, {.inv_freq = inv_freq, .rows = mix.rows, .past = mix.past,
                                .attention_factor = config.rope_attention_factor, .cos = mix.rope_cos, .sin = mix.rope_sin});
 }
 
 /// Norm and head over the rows whose logits are wanted.
-Tensor project_logits(ExecContext& ctx, const ModelConfig& config, const Weights& weights, const Tensor& stream,
-                      std::span<const std::int32_t> rows) {
-  const std::int64_t R = static_cast<std::int64_t>(rows.size());
+Tensor project_logits(ExecContext& ctx, const ModelConfig& config, const Weights& weights, const Tensor& stream, const Tensor& rows) {
+  const std::int64_t R = rows.size(0);
   const Tensor logits = ctx.workspace.allocate(DType::kF32, {R, config.vocab_size});
   if (R == 0) return logits;
   const ArenaScope scope(ctx.workspace);
   const Tensor wanted = ctx.workspace.allocate(DType::kF32, {R, config.hidden_size});
-  ops::embedding(ctx, {.table = {.dense = stream}, .ids = as_tensor(rows, DType::kI32), .out = wanted});
+  ops::embedding(ctx, {.table = {.dense = stream}, .ids = rows, .out = wanted});
   normalize(ctx, config, weights.norm, wanted, wanted);
   ops::matmul(ctx, {.x = wanted, .w = weights.lm_head, .y = logits});
   return logits;
@@ -90,14 +112,14 @@ Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePo
   const Weights& weights = model.weights();
 
   ctx.workspace.reset_to(0);
-  const Tensor past = states.prepare(batch.slots, batch.cu_seqlens);
-  MixerContext mix{ctx, states, {as_tensor(batch.cu_seqlens, DType::kI64), as_tensor(batch.slots, DType::kI32)}, past, batch.fixed_forms, {}, {}};
-  prepare_rotation(mix, config.attention, batch.rows());
+  const Inputs in(ctx, config, batch, states.prepare(batch.slots, batch.cu_seqlens));
+  MixerContext mix{ctx, states, in.rows, in.past, batch.fixed_forms, {}, {}};
+  prepare_rotation(mix, config.attention, in.inv_freq, batch.rows());
 
   ResidualStream stream(ctx, config, batch.rows());
   const Tensor x = ctx.workspace.allocate(DType::kF32, {batch.rows(), config.hidden_size});
-  embed(mix, weights, as_tensor(batch.tokens, DType::kI32), stream.running());
-  if (observer) observer->on_hidden(0, stream.running());
+  embed(mix, weights, in.tokens, stream.running());
+  show(ctx, observer, 0, stream.running());
 
   for (std::int64_t l = 0; l < config.num_layers(); ++l) {
     const LayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
@@ -112,13 +134,13 @@ Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePo
     run_ffn(ctx, config, weights, l, x, stream.output());
     stream.add_output();
 
-    if (observer) observer->on_hidden(l + 1, stream.running());
+    show(ctx, observer, l + 1, stream.running());
   }
 
   const Tensor last = stream.read(weights.output_attn_res);
-  if (observer && config.attn_res_block_size > 0) observer->on_hidden(config.num_layers() + 1, last);
+  if (config.attn_res_block_size > 0) show(ctx, observer, config.num_layers() + 1, last);
   states.advance(batch.slots, batch.cu_seqlens);
-  return project_logits(ctx, config, weights, last, batch.logit_rows);
+  return ctx.to_host(project_logits(ctx, config, weights, last, in.logit_rows));
 }
 
 void final_norm(ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& y) {
@@ -127,8 +149,8 @@ void final_norm(ExecContext& ctx, const Model& model, const Tensor& x, const Ten
 
 std::int64_t forward_workspace_bytes(const Model& model, std::int64_t rows, std::int64_t sequences, std::int64_t logit_rows) {
   sequences = std::min(sequences, rows);
-  ExecContext ctx(1);
-  ctx.workspace = Arena::measuring_only();
+  ExecContext ctx(1, model.device());
+  ctx.workspace = Arena::measuring_only(model.device());
   StatePool states(state_spec(model.config()), {.slots = sequences, .tokens = rows, .max_length = rows});
   std::vector<std::int32_t> slots(static_cast<std::size_t>(sequences));
   for (auto& slot : slots) slot = states.acquire();

@@ -9,7 +9,8 @@
 namespace palimpsest {
 
 /// Runs the model over a ragged batch: every row continues its sequence's state, whatever mixture of prefill and decode the batch
-/// is. Returns the logits F32 [logit_rows, vocab] in the context's workspace, valid until the next forward.
+/// is. Computes on the model's device, on which the context and the states must be. Returns the logits F32 [logit_rows, vocab] in host memory
+/// of the context, valid until the next forward.
 ///
 /// The workspace must hold forward_workspace_bytes(); ids and slots must be in range (checked by the callers, who can name the
 /// request). On return the sequences are `batch` longer. Throws Error{kOutOfMemory} before computing anything when the pool has no room.

@@ -6,6 +6,8 @@
 #include "machine/memory.h"
 #include "model/weight_loader.h"
 #include "model/weight_source.h"
+#include "model/weight_upload.h"
+#include "ops/device.h"
 
 namespace palimpsest {
 namespace {
@@ -20,6 +22,9 @@ struct Model::Impl {
   std::unique_ptr<const ModelConfig> config;
   std::unique_ptr<WeightSource> source;
   std::unique_ptr<WeightLoader> loader;  ///< owns what had to be copied
+  Device* device = &host_device();
+  Buffer on_device;  ///< the weights, where the device is not the host
+  std::int64_t file_bytes = 0, owned_bytes = 0;
   std::vector<std::string> unused;
   std::int64_t unused_bytes = 0;
   std::int64_t held_bytes = 0;
@@ -31,6 +36,8 @@ struct Model::Impl {
   Census open(OpenedModel opened);
   void hold(const LoadOptions& options);
   void finish(std::function<void(std::int64_t, std::int32_t)> verify);
+  void note_sizes();
+  void upload(const LoadOptions& options);
 };
 
 Census Model::Impl::open(OpenedModel opened) {
@@ -45,7 +52,26 @@ Census Model::Impl::open(OpenedModel opened) {
 
 void Model::Impl::finish(std::function<void(std::int64_t, std::int32_t)> verify) {
   loader->finish();
+  note_sizes();
   loader->weights.experts = std::make_shared<MappedExperts>(std::move(loader->experts), std::move(verify));
+}
+
+void Model::Impl::note_sizes() {
+  file_bytes = static_cast<std::int64_t>(source->file_bytes());
+  owned_bytes = loader->owned_bytes();
+}
+
+/// Weights to the device; files and copies are given back.
+void Model::Impl::upload(const LoadOptions& options) {
+  loader->finish();
+  note_sizes();
+  WeightUpload upload(loader->weights, loader->experts);
+  on_device = upload.run(*device, options.on_progress);
+  std::vector<Buffer> tables;
+  for (const auto& experts : loader->experts) tables.push_back(experts.empty() ? Buffer() : ops::expert_table(*device, experts));
+  loader->weights.experts = std::make_shared<DeviceExperts>(std::move(loader->experts), std::move(tables));
+  loader->forget_copies();
+  source.reset();
 }
 
 void Model::Impl::outline() {
@@ -71,15 +97,21 @@ void Model::Impl::hold(const LoadOptions& options) {
 }
 
 void Model::Impl::load(const LoadOptions& options) {
+  device = &ops::device(options.device);
+  const bool elsewhere = options.device != DeviceKind::kCpu;
+  if (elsewhere && (options.copy || options.lock))
+    throw make_error(ErrorCode::kUsage, "weights on a device are neither held nor locked in the host's memory");
   const Census census = open(open_model(path));
   hold(options);
+  if (elsewhere) source->will_need();
   const std::uint64_t scaled = census.mxfp4_bytes + census.int8_bytes + census.block_bytes[static_cast<std::size_t>(BlockType::kMxfp4)];
-  const bool check_experts = scaled / 17 <= kEagerScaleBytes;
+  const bool check_experts = elsewhere || scaled / 17 <= kEagerScaleBytes;
   const auto total = static_cast<std::int64_t>(source->specs().size());
   for (std::int64_t i = 0; i < total; ++i) {
     loader->place(static_cast<std::size_t>(i), check_experts);
-    if (options.on_progress && (i % 512 == 511 || i + 1 == total)) options.on_progress(i + 1, total);
+    if (options.on_progress && !elsewhere && (i % 512 == 511 || i + 1 == total)) options.on_progress(i + 1, total);
   }
+  if (elsewhere) return upload(options);
   finish([this, check_experts](std::int64_t layer, std::int32_t expert) {
     if (!check_experts) loader->verify_expert(layer, expert);
   });
@@ -112,9 +144,11 @@ std::shared_ptr<const Model> Model::outline(const std::filesystem::path& path) {
 const ModelConfig& Model::config() const { return *impl_->config; }
 const Weights& Model::weights() const { return impl_->loader->weights; }
 const std::filesystem::path& Model::path() const { return impl_->path; }
-std::int64_t Model::file_bytes() const { return static_cast<std::int64_t>(impl_->source->file_bytes()); }
+std::int64_t Model::file_bytes() const { return impl_->file_bytes; }
+Device& Model::device() const { return *impl_->device; }
+std::int64_t Model::device_bytes() const { return impl_->on_device.bytes(); }
 std::int64_t Model::held_bytes() const { return impl_->held_bytes; }
-std::int64_t Model::owned_bytes() const { return impl_->loader->owned_bytes(); }
+std::int64_t Model::owned_bytes() const { return impl_->owned_bytes; }
 std::int64_t Model::vector_bytes() const { return impl_->loader->vector_bytes(); }
 std::span<const std::int64_t> Model::role_bytes() const { return impl_->loader->role_bytes(); }
 std::int64_t Model::unused_bytes() const { return impl_->unused_bytes; }

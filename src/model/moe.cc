@@ -27,12 +27,12 @@ Route route(ExecContext& ctx, const MoeConfig& config, const MoeWeights& w, cons
 /// sum_e weight_e expert_e(z), with the experts held for as long as they are read.
 void run_experts(ExecContext& ctx, const ModelConfig& config, ExpertStore& store, std::int64_t layer, const Tensor& z,
                  const Route& chosen, const Tensor& y) {
-  // While the plan measures workspace there are no ids to look at.
-  const std::size_t count = ctx.planning() ? 0 : static_cast<std::size_t>(chosen.ids.numel());
+  // While the plan measures workspace there are no ids to look at; on a device nobody needs to.
+  const std::size_t count = ctx.planning() || !store.reads_ids() ? 0 : static_cast<std::size_t>(chosen.ids.numel());
   const std::span ids(chosen.ids.as<const std::int32_t>(), count);
   const ExpertMatrices* experts = store.acquire(layer, ids);
   ops::experts(ctx, {.x = z, .ids = chosen.ids, .weights = chosen.weights, .experts = experts,
-                     .num_experts = config.moe.num_experts, .glu = glu_params(config.activation), .y = y});
+                     .device_experts = store.device_experts(layer), .num_experts = config.moe.num_experts, .glu = glu_params(config.activation), .y = y});
   store.release(layer, ids);
 }
 

@@ -34,6 +34,8 @@ class WeightCopies {
   std::byte* allocate(std::int64_t bytes);
 
   std::int64_t bytes() const { return bytes_; }
+  /// Gives the copies back; bytes() goes on saying what they were.
+  void forget() { blocks_.clear(); }
 
  private:
   std::deque<std::vector<std::byte>> blocks_;

@@ -24,10 +24,15 @@ class WeightLoader {
   void place(std::size_t index, bool check_experts);
   /// After the last place().
   void finish();
+  /// Gives back what was copied: views of it are views of something else now.
+  void forget_copies() {
+    copies_.forget();
+    vectors_.forget();
+  }
 
   /// Values of one expert that must be checked before its first use, where place() did not. Throws Error{kInvalidFile}.
   void verify_expert(std::int64_t layer, std::int32_t expert) const;
-  /// Bytes of copied matrices.
+  /// Bytes of copied matrices; while the source lives.
   std::int64_t owned_bytes() const { return copies_.bytes() + source_.owned_bytes(); }
   /// Bytes of the F32 copies of vectors.
   std::int64_t vector_bytes() const { return vectors_.bytes(); }

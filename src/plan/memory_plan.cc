@@ -6,6 +6,7 @@
 #include "machine/memory.h"
 #include "model/forward.h"
 #include "model/state_spec.h"
+#include "tensor/device.h"
 
 namespace palimpsest {
 namespace {
@@ -73,6 +74,8 @@ StatePoolOptions pool_options(const ModelConfig& config, const MemoryPlan& plan)
 }
 
 std::int64_t memory_for(const Model& model) {
+  if (model.device().kind() != DeviceKind::kCpu)
+    return model.device().free_memory() + model.device_bytes();
   return machine::available_memory() + model.held_bytes();
 }
 
@@ -96,14 +99,16 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
   MemoryPlan plan;
   plan.sequences = sequences;
   const std::int64_t unused = model.held_bytes() > 0 ? 0 : model.unused_bytes();
-  plan.weights = model.file_bytes() - unused + model.owned_bytes() + model.vector_bytes();
+  plan.weights = model.device_bytes() > 0
+                     ? model.device_bytes()
+                     : model.file_bytes() - unused + model.owned_bytes() + model.vector_bytes();
   plan.pages = sequences * spec.bytes_per_sequence();
   plan.logits = sequences * config.vocab_size * dtype_size(DType::kF32);
   plan.list_per_token = spec.bytes_per_token();
   const int threads = options.threads > 0 ? options.threads : base::ThreadPool::default_size();
   plan.workspace = forward_workspace_bytes(model, options.ubatch, sequences,
                                            score_rows(config, options.ubatch)) +
-                   threads * kThreadScratch;
+                   (model.device_bytes() > 0 ? 0 : threads * kThreadScratch);
   plan.cache = options.cache_bytes;
   plan.context = options.context > 0 ? options.context : resolve_context(config, plan, available);
   StatePoolOptions pool = pool_options(config, plan);

@@ -20,7 +20,7 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
                        std::int64_t sequences = 1);
 
 /// Bytes that sessions of this model may plan with: what the system calls available, and the weights that are already in memory without
-/// counting as such.
+/// counting as such; of a model on a device, of that device's memory.
 std::int64_t memory_for(const Model& model);
 
 /// The longest context, in whole blocks of list rows, with which the rest of the plan takes at most

@@ -46,8 +46,8 @@ class Runner {
         what_(what),
         options_(options),
         plan_(plan_case(*model, what, options.cache_type)),
-        context_(what.threads),
-        states_(state_spec(model->config(), options.cache_type), pool_options(model->config(), plan_)) {
+        context_(what.threads, model->device()),
+        states_(state_spec(model->config(), options.cache_type), pool_options(model->config(), plan_), model->device()) {
     if (options.pin_threads) base::pin_workers(context_.pool);
     context_.workspace.reserve(plan_.workspace);
     context_.activations = options.activations;

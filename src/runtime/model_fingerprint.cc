@@ -8,6 +8,7 @@
 #include "model/weight_spec.h"
 #include "model/weights.h"
 #include "runtime/session_file.h"
+#include "tensor/device.h"
 
 namespace palimpsest {
 namespace {
@@ -18,13 +19,19 @@ constexpr std::int64_t kMostSamples = 32768;
 
 class Hasher {
  public:
-  Hasher() : state_(XXH3_createState()) { XXH3_128bits_reset(state_); }
+  explicit Hasher(Device& device) : device_(device), state_(XXH3_createState()) { XXH3_128bits_reset(state_); }
   ~Hasher() { XXH3_freeState(state_); }
   Hasher(const Hasher&) = delete;
   Hasher& operator=(const Hasher&) = delete;
 
   void add(const void* data, std::int64_t bytes) {
     XXH3_128bits_update(state_, data, static_cast<std::size_t>(bytes));
+  }
+  /// The same of memory of the model's device.
+  void add_stored(const void* data, std::int64_t bytes) {
+    bytes_.resize(static_cast<std::size_t>(bytes));
+    device_.copy(bytes_.data(), data, bytes);
+    add(bytes_.data(), bytes);
   }
   /// Takes note of the form of a matrix that is added.
   void saw(const Matrix& matrix) {
@@ -37,7 +44,9 @@ class Hasher {
   }
 
  private:
+  Device& device_;
   XXH3_state_t* state_;
+  std::vector<std::byte> bytes_;
   bool quantised_ = false;
 };
 
@@ -57,11 +66,11 @@ void add_sample(Hasher& hasher, const Matrix& matrix) {
   hasher.add(&form, sizeof(form));
   const Matrix row = matrix.row_range(matrix.rows() / 2, 1);
   if (row.is_blocks()) {
-    hasher.add(row.blocks.data, std::min<std::int64_t>(64, row.blocks.row_bytes));
+    hasher.add_stored(row.blocks.data, std::min<std::int64_t>(64, row.blocks.row_bytes));
   } else {
     const Tensor& numbers = row.is_mx() ? row.mx.codes : row.is_int8() ? row.int8.codes : row.dense;
-    hasher.add(numbers.data,
-               std::min<std::int64_t>(64, numbers.size(1) * dtype_size(numbers.dtype)));
+    hasher.add_stored(numbers.data,
+                      std::min<std::int64_t>(64, numbers.size(1) * dtype_size(numbers.dtype)));
   }
 }
 
@@ -104,7 +113,7 @@ void add_model(Hasher& hasher, const Model& model) {
   }
   add_experts(hasher, model);
   for (const LayerWeights& layer : weights.layers)
-    hasher.add(layer.input_layernorm.weight.data, layer.input_layernorm.weight.bytes());
+    hasher.add_stored(layer.input_layernorm.weight.data, layer.input_layernorm.weight.bytes());
   add_sample(hasher, weights.embed_tokens);
   add_sample(hasher, weights.lm_head);
 }
@@ -116,7 +125,7 @@ ModelFingerprint model_fingerprint(const Model& model) {
 }
 
 SessionOrigin session_origin(const Model& model, Activations activations) {
-  Hasher hasher;
+  Hasher hasher(model.device());
   add_model(hasher, model);
   SessionOrigin origin{.model = hasher.digest(), .activations = {}};
   if (hasher.quantised()) origin.activations = activations;

@@ -34,11 +34,11 @@ struct Session::Impl {
         ubatch(options.ubatch),
         saved_snapshot_bytes(options.saved_snapshot_bytes),
         exact(options.exact_reuse),
-        context(options.threads > 0 ? options.threads : base::ThreadPool::default_size()),
-        states(state_spec(model->config(), options.cache_type, options.page_type), pool_options(model->config(), plan)),
+        context(options.threads > 0 ? options.threads : base::ThreadPool::default_size(), model->device()),
+        states(state_spec(model->config(), options.cache_type, options.page_type), pool_options(model->config(), plan), model->device()),
         cache(states, {.exact = options.exact_reuse, .disk = options.cache_disk, .disk_bytes = options.cache_disk_bytes}),
         slot(*cache.open({})) {
-    context.activations = options.activations;
+    context.activations = context.on_device() ? Activations::kF32 : options.activations;
     if (options.pin_threads) base::pin_workers(context.pool);
     context.workspace.reserve(plan.workspace);
     const auto rows = static_cast<std::size_t>(std::max(ubatch, score_rows(model->config(), ubatch)));

@@ -41,7 +41,7 @@ Engine::Engine(const Subject& subject, const Room& room, const Choices& choices)
       context_(choices.context ? *choices.context : *subject.context),
       fixed_forms_(choices.fixed_forms),
       drop_broken_(choices.drop_broken),
-      pool_(subject.spec, pool_options(subject, room)),
+      pool_(subject.spec, pool_options(subject, room), subject.model->device()),
       cache_(pool_, choices.cache) {
   pool_.poison_freed(true);  // whoever reads what was given back shall be seen
 }

@@ -38,7 +38,7 @@ void check_threads(Checker& c) {
   std::vector<int> counts = {usual == 1 ? 2 : 1};
   if (!c.quick) counts.push_back(usual + 1);
   for (const int count : counts) {
-    ExecContext context(count);
+    ExecContext context(count, c.subject.model->device());
     context.workspace.reserve(c.material.workspace);
     context.activations = c.subject.context->activations;
     Engine engine(c.subject, c.room(1), {.cache = {}, .fixed_forms = true, .context = &context});

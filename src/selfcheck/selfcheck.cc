@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "machine/memory.h"
 #include "model/forward.h"
 #include "model/state_spec.h"
+#include "plan/memory_plan.h"
 #include "selfcheck/checker.h"
 
 namespace palimpsest::selfcheck {
@@ -86,7 +86,7 @@ class Run {
  public:
   Run(std::shared_ptr<const Model> model, const Options& options)
       : options_(options),
-        context_(options.threads > 0 ? options.threads : base::ThreadPool::default_size()),
+        context_(options.threads > 0 ? options.threads : base::ThreadPool::default_size(), model->device()),
         subject_{.model = std::move(model),
                  .spec = {},
                  .forward = options.forward ? options.forward : Forward(&palimpsest::forward),
@@ -198,7 +198,7 @@ class Run {
     const std::int64_t questions = rounds_activations() ? 18 : 9;
     setting_.memory = pool + 2 * material_.workspace +
                       questions * (answer_ + 1) * subject_.model->config().vocab_size * 4;
-    const std::int64_t available = machine::available_memory();
+    const std::int64_t available = memory_for(*subject_.model) - subject_.model->device_bytes();
     if (setting_.memory > available) {
       throw make_error(ErrorCode::kOutOfMemory,
                        "the check takes {} bytes beside the weights (three sequences and {} "

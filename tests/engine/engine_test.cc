@@ -16,6 +16,7 @@
 #include "runtime/sequence_cache.h"
 #include "support/forward_runner.h"
 #include "support/shared_data.h"
+#include "support/test_model.h"
 
 namespace palimpsest {
 namespace {
@@ -24,7 +25,7 @@ using namespace test;
 using testing::HasSubstr;
 
 std::shared_ptr<const Model> model() {
-  static const auto model = Model::load(test::project_path("tests/golden/kimi_k3_text"));
+  static const auto model = test::load_model(test::project_path("tests/golden/kimi_k3_text"));
   return model;
 }
 
@@ -112,7 +113,7 @@ TEST(Engine, EmbeddingsAreHiddenStatesAfterTheLastNorm) {
   HiddenRecorder recorder;
   runner.run(prompt, 150, &recorder);
   const auto width = static_cast<std::size_t>(model()->config().hidden_size);
-  const float* weight = model()->weights().norm.weight.as<const float>();
+  const std::vector<float> weight = test::floats_of(*model(), model()->weights().norm.weight);
   std::vector<double> last(width), mean(width);
   for (std::size_t t = 0; t < 150; ++t) {
     const float* x = recorder.hidden.back().data() + t * width;

@@ -11,6 +11,7 @@
 #include "support/forward_runner.h"
 #include "support/golden.h"
 #include "support/shared_data.h"
+#include "support/test_model.h"
 
 namespace palimpsest {
 namespace {
@@ -26,7 +27,7 @@ class FlaOptions : public testing::TestWithParam<const char*> {
  protected:
   FlaOptions()
       : folder_(test::project_path(std::string("tests/golden/fla_options/") + GetParam())),
-        model_(Model::load(folder_)),
+        model_(test::load_model(folder_)),
         golden_(folder_ / "golden.safetensors"),
         ids_(golden_.ids("input_ids")) {}
 
@@ -89,7 +90,7 @@ TEST(FlaRefusals, NameTheKeyTheValueAndWhatIsKnown) {
 
 TEST(FlaStates, AreAsLargeAsTheirPages) {
   const auto page = [](const char* name) {
-    const auto model = Model::load(test::project_path(std::string("tests/golden/fla_options/") + name));
+    const auto model = test::load_model(test::project_path(std::string("tests/golden/fla_options/") + name));
     return state_spec(model->config(), DType::kF32).entries.at(0).shape;
   };
   using testing::ElementsAre;

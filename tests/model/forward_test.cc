@@ -9,6 +9,7 @@
 #include "support/forward_runner.h"
 #include "support/golden.h"
 #include "support/shared_data.h"
+#include "support/test_model.h"
 
 namespace palimpsest {
 namespace {
@@ -48,7 +49,7 @@ class GoldenModel : public testing::TestWithParam<int> {
     const Fixture fixture = fixtures()[static_cast<std::size_t>(GetParam())];
     if (fixture.folder.empty()) GTEST_SKIP() << "shared data absent: golden/" << fixture.name;
     value_first = fixture.value_first;
-    model = Model::load(fixture.folder);
+    model = test::load_model(fixture.folder);
     golden = std::make_unique<Golden>(fixture.folder / "golden.safetensors");
   }
   std::shared_ptr<const Model> model;
@@ -67,12 +68,12 @@ INSTANTIATE_TEST_SUITE_P(Families, GoldenModel, testing::Range(0, 11), [](const 
 void GoldenModel::expect_page(const StatePool& states, std::int32_t slot, std::int64_t layer, const std::string& key) const {
   const auto stored = golden->floats(key);
   const auto shape = golden->shape(key);  // [H, K, V], or [H, V, K]
-  const Tensor page = states.pages(layer).rows(slot, 1);
-  std::vector<float> mine(page.as<float>(), page.as<float>() + page.numel());
+  const std::vector<float> page = test::floats_of(*model, states.pages(layer).rows(slot, 1));
+  std::vector<float> mine = page;
   if (!value_first) {
     for (std::int64_t h = 0, i = 0; h < shape[0]; ++h)
       for (std::int64_t k = 0; k < shape[1]; ++k)
-        for (std::int64_t v = 0; v < shape[2]; ++v, ++i) mine[static_cast<std::size_t>(i)] = page.as<float>()[(h * shape[2] + v) * shape[1] + k];
+        for (std::int64_t v = 0; v < shape[2]; ++v, ++i) mine[static_cast<std::size_t>(i)] = page[static_cast<std::size_t>((h * shape[2] + v) * shape[1] + k)];
   }
   expect_close(mine, stored, key);
 }
@@ -88,10 +89,11 @@ void GoldenModel::expect_tails(const StatePool& states, std::int32_t slot, std::
     for (std::size_t c = 0; c < conv.size() / 4; ++c) expect.insert(expect.end(), {conv[c * 4 + 1], conv[c * 4 + 2], conv[c * 4 + 3]});
   }
   for (int which = 0; which < 3; ++which) {
-    const Tensor tail = states.tails(layer, which).rows(slot, 1);
-    const std::int64_t channels = tail.size(2);
+    const Tensor there = states.tails(layer, which).rows(slot, 1);
+    const std::vector<float> tail = test::floats_of(*model, there);
+    const std::int64_t channels = there.size(2);
     for (std::int64_t c = 0; c < channels; ++c)
-      for (std::int64_t t = 0; t < 3; ++t) got.push_back(tail.as<float>()[t * channels + c]);
+      for (std::int64_t t = 0; t < 3; ++t) got.push_back(tail[static_cast<std::size_t>(t * channels + c)]);
   }
   expect_close(got, expect, key + "conv");
 }
@@ -102,9 +104,10 @@ void GoldenModel::expect_latents(const StatePool& states, std::int32_t slot, std
   const std::int64_t r = model->config().mla.kv_lora_rank, p = model->config().mla.qk_rope_head_dim;
   std::vector<float> got, expect;
   for (std::int64_t t = 0; t < states.length(slot); ++t) {
-    const std::int32_t block = *list.table.at<std::int32_t>(slot, t / list.block_tokens());
-    const float* row = list.blocks.at<float>(block, t % list.block_tokens());
-    got.insert(got.end(), row, row + r + p);
+    const std::int32_t block = list.table.on_host<std::int32_t>()[slot * list.table.stride(0) + t / list.block_tokens()];
+    Tensor row = list.blocks.rows(block, 1).reshape({list.block_tokens(), r + p}).rows(t % list.block_tokens(), 1);
+    const std::vector<float> values = test::floats_of(*model, row);
+    got.insert(got.end(), values.begin(), values.end());
     expect.insert(expect.end(), latent.begin() + t * r, latent.begin() + (t + 1) * r);
     expect.insert(expect.end(), kpe.begin() + t * p, kpe.begin() + (t + 1) * p);
   }
@@ -135,6 +138,14 @@ TEST_P(GoldenModel, AnyChunkSizeGivesTheSameLogits) {
     ForwardRunner runner(model);
     expect_close(runner.run(ids, chunk), want, "chunks of " + std::to_string(chunk));
   }
+}
+
+TEST_P(GoldenModel, OnADeviceChunksChangeNoBit) {
+  if (model->device().kind() == DeviceKind::kCpu) GTEST_SKIP() << "the CPU has forms for long and for short passes";
+  const auto ids = golden->ids("seq3.input_ids");
+  ForwardRunner runner(model);
+  const auto want = runner.run(ids, 512);
+  for (const std::size_t chunk : {1, 7, 64}) EXPECT_EQ(runner.run(ids, chunk), want) << "chunks of " << chunk;
 }
 
 TEST_P(GoldenModel, AnySplitOfAPromptGivesTheSameLogits) {

@@ -7,6 +7,7 @@
 #include "runtime/snapshot_policy.h"
 #include "support/shared_data.h"
 #include "support/temp_folder.h"
+#include "support/test_model.h"
 
 namespace palimpsest {
 namespace {
@@ -58,7 +59,7 @@ class ChatBorders : public ::testing::Test {
     return result;
   }
 
-  std::shared_ptr<const Model> model_ = Model::load(test::project_path("models/demo"));
+  std::shared_ptr<const Model> model_ = test::load_model(test::project_path("models/demo"));
   Tokenizer tokenizer_ = Tokenizer::load(test::project_path("models/demo"));
   std::shared_ptr<const ChatFormat> format_ = ChatFormat::create(tokenizer_);
   RowCounter counter_;

@@ -10,6 +10,7 @@
 #include "palimpsest/tokenizer.h"
 #include "runtime/chat_session.h"
 #include "support/shared_data.h"
+#include "support/test_model.h"
 
 namespace palimpsest {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 
 const std::shared_ptr<const Model>& demo() {
-  static const auto model = Model::load(test::project_path("models/demo"));
+  static const auto model = test::load_model(test::project_path("models/demo"));
   return model;
 }
 

@@ -14,6 +14,7 @@
 #include "support/golden.h"
 #include "support/shared_data.h"
 #include "support/temp_folder.h"
+#include "support/test_model.h"
 
 namespace palimpsest {
 namespace {
@@ -32,7 +33,7 @@ class Reuse : public testing::TestWithParam<Fixture> {
   static std::shared_ptr<const Model> model() {
     static std::map<std::string, std::shared_ptr<const Model>> loaded;
     auto& model = loaded[GetParam().folder];
-    if (!model) model = Model::load(test::project_path(GetParam().folder));
+    if (!model) model = test::load_model(test::project_path(GetParam().folder));
     return model;
   }
   static SessionOptions options(bool exact, std::int64_t ubatch = 512) {
@@ -204,11 +205,11 @@ TEST_P(Reuse, ARestoredSessionAnswersAsItWouldHave) {
 
 TEST(ReuseAcrossModels, ASessionOfAnotherModelIsRefused) {
   const test::TempFolder folder;
-  Session demo(Model::load(test::project_path("models/demo")), {.threads = 1, .context = 100});
+  Session demo(test::load_model(test::project_path("models/demo")), {.threads = 1, .context = 100});
   const Tokens prompt = {1, 2, 3};
   demo.append(prompt);
   demo.save(folder / "s");
-  Session tiny(Model::load(test::project_path("tests/golden/kimi_k3_text")),
+  Session tiny(test::load_model(test::project_path("tests/golden/kimi_k3_text")),
                {.threads = 1, .context = 100});
   tiny.append(prompt);
   try {

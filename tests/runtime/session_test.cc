@@ -15,6 +15,7 @@
 #include "support/forward_runner.h"
 #include "support/golden.h"
 #include "support/shared_data.h"
+#include "support/test_model.h"
 
 namespace palimpsest {
 namespace {
@@ -23,7 +24,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 std::shared_ptr<const Model> demo_model() {
-  static const auto model = Model::load(test::project_path("models/demo"));
+  static const auto model = test::load_model(test::project_path("models/demo"));
   return model;
 }
 

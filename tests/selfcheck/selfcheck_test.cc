@@ -13,6 +13,7 @@
 #include "model/forward.h"
 #include "palimpsest/error.h"
 #include "support/shared_data.h"
+#include "support/test_model.h"
 
 namespace palimpsest {
 namespace {
@@ -50,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(Selfcheck, Models,
                          });
 
 TEST_P(Models, HoldAllRows) {
-  const auto model = Model::load(test::project_path(GetParam()));
+  const auto model = test::load_model(test::project_path(GetParam()));
   std::vector<DType> cache_types = {DType::kBF16};
   if (model->config().vocab_size < 1000) cache_types.push_back(DType::kF32);
   for (const DType cache_type : cache_types) {
@@ -62,7 +63,7 @@ TEST_P(Models, HoldAllRows) {
 
 /// Types and forms of which answers differ: each by itself, and all at once.
 TEST(Selfcheck, HoldsWithEveryTypeAndForm) {
-  const auto model = Model::load(test::project_path("tests/golden/kimi_k3_text"));
+  const auto model = test::load_model(test::project_path("tests/golden/kimi_k3_text"));
   const auto options = [](DType cache_type, DType page_type, Activations activations) {
     Options o{.threads = 2, .cache_type = cache_type, .page_type = page_type};
     o.activations = activations;
@@ -84,7 +85,7 @@ TEST(Selfcheck, HoldsWithEveryTypeAndForm) {
 
 /// Rounded activations move logits by steps; a bound that allowed for them would allow anything.
 TEST(Selfcheck, TheBoundDoesNotDependOnTheFormOfActivations) {
-  const auto model = Model::load(test::project_path("tests/golden/kimi_k3_text"));
+  const auto model = test::load_model(test::project_path("tests/golden/kimi_k3_text"));
   std::vector<double> bounds;
   for (const Activations form : {Activations::kF32, Activations::kQ16, Activations::kQ8}) {
     Options options{.threads = 2, .activations = form, .quick = true};
@@ -105,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Selfcheck, RecordedModels,
 TEST_P(RecordedModels, HoldAllRows) {
   const auto path = test::shared_path(std::string("golden/") + GetParam());
   if (path.empty()) GTEST_SKIP() << "shared data absent: golden/" << GetParam();
-  const auto model = Model::load(path);
+  const auto model = test::load_model(path);
   Options options{.threads = 2, .quick = true};
   options.prompt_tokens = std::min<std::int64_t>(208, model->config().max_position_embeddings - 60);
   expect_all_hold(check(model, options));
@@ -114,7 +115,7 @@ TEST_P(RecordedModels, HoldAllRows) {
 // -- rows can fail ------------------------------------------------------------------------------
 
 const std::shared_ptr<const Model>& tiny() {
-  static const auto model = Model::load(test::project_path("tests/golden/kimi_k3_text"));
+  static const auto model = test::load_model(test::project_path("tests/golden/kimi_k3_text"));
   return model;
 }
 

@@ -10,6 +10,7 @@
 #include "raw_client.h"
 #include "server/service.h"
 #include "support/shared_data.h"
+#include "support/test_model.h"
 
 namespace palimpsest::server {
 namespace {
@@ -25,7 +26,7 @@ std::filesystem::path demo() {
   return test::project_path("models/demo");
 }
 std::shared_ptr<const Model> demo_model() {
-  static const auto model = Model::load(demo());
+  static const auto model = test::load_model(demo());
   return model;
 }
 const Tokenizer& tokenizer() {

@@ -14,8 +14,8 @@ class ForwardRunner {
  public:
   ForwardRunner(std::shared_ptr<const Model> model, int threads = 1, std::int64_t slots = 4, std::int64_t max_rows = 512,
                 std::int64_t max_length = 1024, DType cache = DType::kF32, DType pages = DType::kF32)
-      : model_(std::move(model)), ctx(threads),
-        states(state_spec(model_->config(), cache, pages), {.slots = slots, .tokens = slots * max_length, .max_length = max_length}) {
+      : model_(std::move(model)), ctx(threads, model_->device()),
+        states(state_spec(model_->config(), cache, pages), {.slots = slots, .tokens = slots * max_length, .max_length = max_length}, model_->device()) {
     ctx.workspace.reserve(forward_workspace_bytes(*model_, max_rows, std::min(slots, max_rows), max_rows));
   }
 

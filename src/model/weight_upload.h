@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "model/weights.h"
+#include "tensor/buffer.h"
+
+namespace palimpsest {
+
+/// Puts weights into one reservation of a device, in the form they are stored in, and makes their views views of it. What is named twice (tied
+/// embeddings) is copied once.
+class WeightUpload {
+ public:
+  /// Takes note of every weight and expert. The views must stay where they are until run().
+  WeightUpload(Weights& weights, std::vector<std::vector<ExpertMatrices>>& experts);
+
+  std::int64_t bytes() const { return bytes_; }
+  /// Copies, in large pieces through pinned memory, while the next one is read. on_progress(done, total) in bytes; may be empty.
+  /// Throws Error{kOutOfMemory} with the bytes needed and free before anything is changed.
+  Buffer run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress);
+
+ private:
+  /// Bytes of the host and where they go in the reservation.
+  struct Piece {
+    const std::byte* from;
+    std::int64_t bytes, offset;
+  };
+  /// A view's pointer and device, to be changed.
+  struct View {
+    void** data;
+    DeviceKind* device;
+    std::int64_t offset;
+  };
+  void add(void*& data, DeviceKind& device, std::int64_t bytes);
+  void add(Tensor& t);
+  void add(Matrix& m);
+
+  std::vector<Piece> pieces_;
+  std::vector<View> views_;
+  std::map<std::pair<const void*, std::int64_t>, std::int64_t> offsets_;  ///< of what was seen
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace palimpsest

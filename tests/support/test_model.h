@@ -1,0 +1,30 @@
+#pragma once
+
+// Where models of tests compute: on the host, or on the GPU with PALIMPSEST_TEST_DEVICE=cuda in the environment.
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "palimpsest/model.h"
+#include "tensor/device.h"
+
+namespace palimpsest::test {
+
+inline std::shared_ptr<const Model> load_model(const std::filesystem::path& path) {
+  const char* device = std::getenv("PALIMPSEST_TEST_DEVICE");
+  LoadOptions options;
+  if (device && std::string_view(device) == "cuda") options.device = DeviceKind::kCuda;
+  return Model::load(path, options);
+}
+
+/// The numbers of a contiguous F32 tensor of the model's device.
+inline std::vector<float> floats_of(const Model& model, const Tensor& t) {
+  std::vector<float> numbers(static_cast<std::size_t>(t.numel()));
+  model.device().copy(numbers.data(), t.data, t.bytes());
+  return numbers;
+}
+
+}  // namespace palimpsest::test
