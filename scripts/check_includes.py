@@ -20,7 +20,7 @@ from pathlib import Path
 OPS_LEVEL = {"base", "tensor", "kernels"}
 MODEL_LEVEL = OPS_LEVEL | {"machine", "formats", "ops", "state"}
 PLAN_LEVEL = MODEL_LEVEL | {"model"}
-RUNTIME_LEVEL = PLAN_LEVEL | {"plan", "text"}
+RUNTIME_LEVEL = PLAN_LEVEL | {"plan", "text", "media"}
 MAY_SEE = {
     "base": set(),
     "tensor": {"base"},

@@ -23,7 +23,7 @@ std::string_view role_name(Role role) noexcept;
 struct ContentPart {
   enum class Kind : std::uint8_t { kText, kImage };
   Kind kind = Kind::kText;
-  std::string text;  ///< empty for an image
+  std::string text;  ///< of an image: its URL as it came (data:...), empty where none was given
 };
 
 /// The arguments of a tool call, as JSON source text. The form matters: some formats keep the

@@ -15,6 +15,7 @@
 namespace palimpsest {
 
 struct Observer;
+struct Picture;
 
 /// Most bytes of snapshots in a session file, where nothing else is said.
 inline constexpr std::int64_t kSavedSnapshotBytes = std::int64_t{1} << 30;
@@ -84,7 +85,7 @@ class Session {
 
   /// Runs the model over `ids` in passes of at most ubatch rows, continuing the sequence; afterwards logits() is the distribution of
   /// the next token. `on_progress(done)` is called after each pass; returning false stops there (what was done stays done: see length()).
-  /// Throws Error{kInvalidRequest} for ids outside the vocabulary or a sequence beyond the context, before anything is computed;
+  /// Throws Error{kInvalidRequest} for ids outside the vocabulary, pictures that were not added or a sequence beyond the context, before anything is computed;
   /// Error{kNumeric} if logits are not finite: the session is then reset, its state is never reused.
   void append(std::span<const std::int32_t> ids, const std::function<bool(std::int64_t done)>& on_progress = {});
 
@@ -103,6 +104,10 @@ class Session {
   /// stays as it is: kIo (also for a link), kInvalidFile for a file that is cut, damaged or of another version, kInvalidRequest for another
   /// model, cache type or a sequence longer than the context, kOutOfMemory.
   SessionNote restore(const std::filesystem::path& path);
+  /// Pictures that ids may name from now on (runtime/picture.h): in append() and resume() the ids of a picture, which are negative, then stand for its
+  /// tokens. The tower runs over a picture when its first row is computed. Throws Error{kUnsupported} for a model without a vision tower,
+  /// Error{kOutOfMemory} when the tower's scratch memory for the largest picture does not fit.
+  void add_pictures(std::span<const std::shared_ptr<const Picture>> pictures);
   /// The ids of the sequence, length() of them.
   std::span<const std::int32_t> ids() const;
 

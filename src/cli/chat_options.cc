@@ -47,13 +47,15 @@ Json call_json(const ToolCall& call) {
   return json;
 }
 
-/// The messages of a chat at the terminal: texts and tool calls.
+/// The messages of a chat at the terminal: texts, pictures and tool calls.
 Json message_json(const ChatMessage& message) {
   Json json = {{"role", role_name(message.role)}};
   if (!message.content.empty()) {
     json["content"] = Json::array();
-    for (const ContentPart& part : message.content)
-      json["content"].push_back({{"type", "text"}, {"text", part.text}});
+    for (const ContentPart& part : message.content) {
+      const bool image = part.kind == ContentPart::Kind::kImage;
+      json["content"].push_back(image ? Json{{"type", "image_url"}, {"image_url", {{"url", part.text}}}} : Json{{"type", "text"}, {"text", part.text}});
+    }
   }
   if (!message.reasoning_content.empty()) json["reasoning_content"] = message.reasoning_content;
   for (const ToolCall& call : message.tool_calls) json["tool_calls"].push_back(call_json(call));

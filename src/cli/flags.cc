@@ -46,6 +46,11 @@ const std::vector<Flag> kFlags = {
      .help = "read the prompt, text, chat or filler from FILE, byte for byte (-: standard input); "
              "recall: filler.txt of the model if not given",
      .commands = {kRun, kRecall, kEval, kTokenize, kRender}},
+    {.names = {"--image"},
+     .value = "FILE",
+     .target = &Options::images,
+     .help = "a picture in front of the text (PNG, JPEG, WebP, GIF, BMP), or in the place of the next placeholder id of --ids; may be repeated",
+     .commands = {kRun}},
     {.names = {"-sys", "--system", "--system-prompt"},
      .value = "TEXT",
      .target = &Options::system,

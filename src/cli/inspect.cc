@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/io.h"
+#include "cli/pictures.h"
 #include "cli/setup.h"
 #include "model/state_spec.h"
 #include "model/weight_spec.h"
@@ -25,6 +26,7 @@ struct Facts {
   std::map<std::string, WeightSource::Amount> by_type;  ///< as stored
   StateSpec state;
   std::int64_t kv_cache_per_token = 0;
+  std::optional<PictureFacts> pictures;  ///< nothing without a vision tower
 };
 
 Facts read_facts(const Options& options) {
@@ -38,6 +40,7 @@ Facts read_facts(const Options& options) {
   facts.by_type = opened.source->stored_types();
   facts.state = state_spec(facts.config);
   facts.kv_cache_per_token = kv_cache_bytes_per_token(facts.config);
+  facts.pictures = picture_facts(options.model);
   return facts;
 }
 
@@ -67,6 +70,7 @@ nlohmann::ordered_json to_json(const Facts& facts) {
   json["state"] = {{"bytes_per_sequence", facts.state.bytes_per_sequence()},
                    {"bytes_per_token", facts.state.bytes_per_token()},
                    {"kv_cache_bytes_per_token", facts.kv_cache_per_token}};
+  if (facts.pictures) json["pictures"] = to_json(*facts.pictures);
   return json;
 }
 
@@ -120,11 +124,13 @@ std::string to_text(const Facts& facts) {
                   facts.files, report::format_bytes(static_cast<std::int64_t>(facts.file_bytes)));
   text += tensors_text(facts);
   if (facts.census.unused_tensors > 0) {
-    text += fmt::format("  {} tensors ({}) are not used: a vision tower, multi-token prediction or the copy of a tied head\n",
+    text += fmt::format("  {} tensors ({}) are not of the text model: a vision tower, multi-token prediction or the copy of a tied head\n",
                         report::format_grouped(facts.census.unused_tensors),
                         report::format_bytes(static_cast<std::int64_t>(facts.census.unused_bytes)));
   }
-  return text + "\nstate\n" + state_text(facts);
+  text += "\nstate\n" + state_text(facts);
+  if (facts.pictures) text += to_text(*facts.pictures);
+  return text;
 }
 
 }  // namespace

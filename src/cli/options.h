@@ -51,6 +51,8 @@ struct Options {
   bool raw = false, ignore_eos = false, show_thinking = false, print_ids = false, json = false;
   bool hidden = false, bos = false, control = false, render_ids = false, verbose = false, dry_run = false, force = false, quick = false,
        compare = false;
+
+  std::vector<std::string> images;  ///< files
 };
 
 }  // namespace palimpsest::cli

@@ -4,6 +4,7 @@
 #include "cli/budget.h"
 #include "cli/commands.h"
 #include "cli/io.h"
+#include "cli/pictures.h"
 #include "cli/plan_report.h"
 #include "cli/setup.h"
 #include "formats/atomic_file.h"
@@ -83,8 +84,14 @@ int plan(const Options& options) {
     file.write(picture.data(), picture.size());
     file.commit();
   }
-  print(options.json ? to_json(report).dump(1) + "\n"
-                     : to_text(report, std::min(report::inspect_terminal(stdout).width, 100)));
+  const std::optional<PictureFacts> pictures = picture_facts(outlined.model->path());
+  if (options.json) {
+    auto json = to_json(report);
+    if (pictures) json["pictures"] = to_json(*pictures);
+    print(json.dump(1) + "\n");
+  } else {
+    print(to_text(report, std::min(report::inspect_terminal(stdout).width, 100)) + (pictures ? to_text(*pictures) : ""));
+  }
   return 0;
 }
 

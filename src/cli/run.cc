@@ -17,6 +17,7 @@
 #include "report/numbers.h"
 #include "report/progress.h"
 #include "runtime/chat_session.h"
+#include "runtime/picture.h"
 
 namespace palimpsest::cli {
 namespace {
@@ -162,13 +163,49 @@ std::shared_ptr<const ChatFormat> chat_format(const Writing& writing) {
   }
 }
 
+/// The bytes of a file of --image.
+std::vector<std::byte> file_bytes(const std::string& path) {
+  const std::string text = read_input(path);
+  const auto* data = reinterpret_cast<const std::byte*>(text.data());
+  return {data, data + text.size()};
+}
+
+/// What the model's pictures are made with. Throws Error{kUnsupported} where it has none.
+VisionConfig vision_config(const Writing& writing) {
+  const auto config = load_vision_config(writing.model->path());
+  if (!config) throw make_error(ErrorCode::kUnsupported, "{}: the model reads no pictures", writing.options.model);
+  return *config;
+}
+
+/// The ids of --ids with the pictures of --image in their places, which the session then knows.
+std::vector<std::int32_t> ids_with_pictures(Writing& writing, std::vector<std::int32_t> ids) {
+  if (writing.options.images.empty()) return ids;
+  const VisionConfig config = vision_config(writing);
+  Pictures pictures;
+  for (const std::string& path : writing.options.images) pictures.push_back(value_or_throw(read_picture(file_bytes(path), config), path));
+  writing.session.add_pictures(pictures);
+  return value_or_throw(expand_pictures(ids, static_cast<std::int32_t>(config.placeholder_id), pictures), "--ids");
+}
+
+/// Reads pictures of the chat; null where neither the chat so far nor a flag has one.
+std::shared_ptr<ChatPictures> chat_pictures(const Writing& writing) {
+  if (writing.options.images.empty() && writing.keeper.note().text.find("image_url") == std::string::npos) return nullptr;
+  return ChatPictures::create(vision_config(writing), writing.text_tokenizer());
+}
+
 class Chat {
  public:
   explicit Chat(Writing& writing)
       : writing_(writing),
         writer_(writing.options, writing.tokenizer, writing.stops),
+        pictures_(chat_pictures(writing)),
         chat_(writing.session, writing.sampler, writing.text_tokenizer(), chat_format(writing),
-              start(writing), writing.keeper.note().pending) {}
+              start(writing), writing.keeper.note().pending, pictures_) {
+    for (const std::string& path : writing.options.images) {
+      images_.push_back({ContentPart::Kind::kImage, data_url(file_bytes(path))});
+      value_or_throw(pictures_->picture(images_.back().text), path);
+    }
+  }
 
   int say(const std::string& text, bool end_line) {
     Interruptible interrupt;
@@ -178,8 +215,10 @@ class Chat {
       progress.bar.finish();
       if (writing_.options.print_ids) writer_.token(id);
     };
-    const ChatTurn turn =
-        chat_.say(text, options, [this](const ChatEvent& event) { writer_.event(event); });
+    ChatMessage message = ChatMessage::of(Role::kUser, text);
+    message.content.insert(message.content.begin(), images_.begin(), images_.end());
+    const ChatTurn turn = chat_.say(std::move(message), options, [this](const ChatEvent& event) { writer_.event(event); });
+    images_.clear();
     progress.bar.finish();
     writer_.finish(&turn.message, end_line);
     if (turn.recomputed) {
@@ -228,6 +267,8 @@ class Chat {
 
   Writing& writing_;
   AnswerWriter writer_;
+  std::shared_ptr<ChatPictures> pictures_;  ///< null: the chat has none
+  std::vector<ContentPart> images_;         ///< of the next message
   ChatSession chat_;
 };
 
@@ -241,6 +282,8 @@ void check_combination(const Options& options, bool has_text) {
                      "--system, --tools, --reasoning-effort and --show-thinking belong to chats, "
                      "not to --raw or --ids");
   }
+  if (options.raw && !options.images.empty())
+    throw make_error(ErrorCode::kUsage, "--image belongs to chats and --ids, not to --raw");
   if (options.raw && !options.ids && !has_text &&
       !(options.session && std::filesystem::exists(*options.session))) {
     throw make_error(ErrorCode::kUsage,
@@ -262,7 +305,7 @@ int run(const Options& options) {
   SessionKeeper::check(options);
 
   Writing writing(options);
-  if (options.ids) return continue_ids(writing, {}, ids);
+  if (options.ids) return continue_ids(writing, {}, ids_with_pictures(writing, ids));
   if (options.raw && !has_text) return continue_session(writing);
   if (options.raw) return continue_ids(writing, {}, raw_ids(writing.text_tokenizer(), text));
   Chat chat(writing);

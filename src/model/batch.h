@@ -16,6 +16,10 @@ struct Batch {
   /// five rows or more gives the same bits however it is cut.
   bool fixed_forms = false;
 
+  /// Rows whose embedding is not their token's: rows of a picture. Their tokens are any of the vocabulary.
+  std::span<const std::int32_t> overlay_rows;  ///< ascending
+  const float* overlay = nullptr;              ///< [overlay_rows, hidden_size]
+
   std::int64_t rows() const { return static_cast<std::int64_t>(tokens.size()); }
 };
 

@@ -1,5 +1,6 @@
 #include "model/forward.h"
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -82,6 +83,16 @@ void show(ExecContext& ctx, Observer* observer, std::int64_t index, const Tensor
   ctx.device.copy(hidden.data, copy.data, hidden.bytes());
 }
 
+/// The embeddings of pictures, which come computed, in the place of their tokens'.
+void lay_over(ExecContext& ctx, const Batch& batch, const Tensor& stream) {
+  if (ctx.planning()) return;
+  const std::int64_t width = stream.size(1);
+  for (std::size_t i = 0; i < batch.overlay_rows.size(); ++i) {
+    ctx.device.copy(stream.at<float>(batch.overlay_rows[i]), batch.overlay + static_cast<std::int64_t>(i) * width,
+                    width * static_cast<std::int64_t>(sizeof(float)));
+  }
+}
+
 /// The angles that all layers rotate by, where the model rotates.
 void prepare_rotation(MixerContext& mix, const SoftmaxAttentionConfig& config, const Tensor& inv_freq, std::int64_t rows) {
   const std::int64_t n = inv_freq.size(0);
@@ -119,6 +130,7 @@ Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePo
   ResidualStream stream(ctx, config, batch.rows());
   const Tensor x = ctx.workspace.allocate(DType::kF32, {batch.rows(), config.hidden_size});
   embed(mix, weights, in.tokens, stream.running());
+  lay_over(ctx, batch, stream.running());
   show(ctx, observer, 0, stream.running());
 
   for (std::int64_t l = 0; l < config.num_layers(); ++l) {

@@ -24,12 +24,13 @@ std::vector<ChatSegment> without_prefix(std::span<const ChatSegment> segments, s
 
 ChatSession::ChatSession(Session& session, Sampler& sampler, Tokenizer tokenizer,
                          std::shared_ptr<const ChatFormat> format, Conversation start,
-                         std::vector<TokenId> pending)
+                         std::vector<TokenId> pending, std::shared_ptr<ChatPictures> pictures)
     : session_(session),
       sampler_(sampler),
       tokenizer_(std::move(tokenizer)),
       format_(std::move(format)),
       conversation_(std::move(start)),
+      picture_reader_(std::move(pictures)),
       held_(session.ids().begin(), session.ids().end()),
       tail_(std::move(pending)) {}
 
@@ -37,12 +38,35 @@ ChatSession::ChatSession(Session& session, Sampler& sampler, Tokenizer tokenizer
 /// still to be computed.
 bool ChatSession::extend(std::vector<TokenId> known, std::span<const ChatSegment> segments,
                          Prompt& prompt) const {
-  const std::string text = tokenizer_.decode(known);
+  const auto contracted = contract_pictures(known, picture_reader_ ? picture_reader_->placeholder() : -1, pictures_);
+  if (!contracted) return false;
+  const std::string text = tokenizer_.decode(contracted->ids);
   if (!join(segments).starts_with(text)) return false;
   prompt.ids.assign(known.begin() + static_cast<std::ptrdiff_t>(held_.size()), known.end());
-  const std::vector<TokenId> rest = encode(tokenizer_, without_prefix(segments, text.size()));
+  const std::vector<TokenId> rest = encode_from(without_prefix(segments, text.size()), contracted->pictures);
   prompt.ids.insert(prompt.ids.end(), rest.begin(), rest.end());
   return true;
+}
+
+/// Pictures of all image parts become known to the session, and their places to the renderer.
+void ChatSession::read_pictures() {
+  if (picture_reader_) {
+    pictures_ = picture_reader_->read(conversation_);
+    session_.add_pictures(pictures_);
+    return;
+  }
+  for (const ChatMessage& message : conversation_.messages) {
+    for (const ContentPart& part : message.content) {
+      if (part.kind == ContentPart::Kind::kImage) throw make_error(ErrorCode::kUnsupported, "the model has no vision tower: it reads no pictures");
+    }
+  }
+}
+
+/// The ids of segments whose pictures are those from `first_picture` on.
+std::vector<TokenId> ChatSession::encode_from(std::span<const ChatSegment> segments, std::size_t first_picture) const {
+  std::vector<TokenId> ids = encode(tokenizer_, segments);
+  if (!picture_reader_) return ids;
+  return value_or_throw(expand_pictures(ids, picture_reader_->placeholder(), std::span(pictures_).subspan(first_picture)));
 }
 
 ChatSession::Prompt ChatSession::prompt() const {
@@ -51,7 +75,7 @@ ChatSession::Prompt ChatSession::prompt() const {
   written.insert(written.end(), tail_.begin(), tail_.end());
   Prompt prompt;
   if (!tail_.empty() && extend(written, segments, prompt)) return prompt;
-  std::vector<TokenId> whole = encode(tokenizer_, segments);
+  std::vector<TokenId> whole = encode_from(segments, 0);
   // A prompt that was not read to its end goes on as it would have.
   if (whole.size() > held_.size() && std::equal(held_.begin(), held_.end(), whole.begin())) {
     prompt.ids.assign(whole.begin() + static_cast<std::ptrdiff_t>(held_.size()), whole.end());
@@ -65,6 +89,7 @@ ChatSession::Prompt ChatSession::prompt() const {
 }
 
 ChatTurn ChatSession::answer(const GenerateOptions& options, const OnEvent& on_event) {
+  read_pictures();
   Prompt next = prompt();
   ChatTurn turn;
   const bool held_another = next.recompute && !held_.empty();
@@ -106,7 +131,12 @@ ChatTurn ChatSession::answer(const GenerateOptions& options, const OnEvent& on_e
 ChatTurn ChatSession::say(std::string_view text, const GenerateOptions& options,
                           const OnEvent& on_event) {
   if (text.empty()) throw make_error(ErrorCode::kUsage, "the prompt is empty");
-  conversation_.messages.push_back(ChatMessage::of(Role::kUser, std::string(text)));
+  return say(ChatMessage::of(Role::kUser, std::string(text)), options, on_event);
+}
+
+ChatTurn ChatSession::say(ChatMessage message, const GenerateOptions& options,
+                          const OnEvent& on_event) {
+  conversation_.messages.push_back(std::move(message));
   try {
     ChatTurn turn = answer(options, on_event);
     if (!turn.generated.ids.empty()) conversation_.messages.push_back(turn.message.to_message());

@@ -10,6 +10,7 @@
 #include "palimpsest/generate.h"
 #include "palimpsest/session.h"
 #include "palimpsest/tokenizer.h"
+#include "runtime/picture.h"
 
 namespace palimpsest {
 
@@ -38,14 +39,17 @@ class ChatSession {
   using OnEvent = std::function<void(const ChatEvent&)>;
 
   /// `start`: system message, tools and options; may hold earlier turns. The session may hold what
-  /// was read and written of those, and `pending` what was written after that (SessionNote).
+  /// was read and written of those, and `pending` what was written after that (SessionNote). `pictures`: reads image parts; null for a model that sees
+  /// none, whose chats may have none.
   ChatSession(Session& session, Sampler& sampler, Tokenizer tokenizer,
               std::shared_ptr<const ChatFormat> format, Conversation start,
-              std::vector<TokenId> pending = {});
+              std::vector<TokenId> pending = {}, std::shared_ptr<ChatPictures> pictures = nullptr);
 
   /// Adds a user's message and writes the answer. Errors as generate(); then the message is not
   /// part of the chat, and the next turn starts from what the session holds.
   ChatTurn say(std::string_view text, const GenerateOptions& options, const OnEvent& on_event = {});
+  /// The same with a message of several parts. Errors also of its pictures, naming the part (ChatPictures::read).
+  ChatTurn say(ChatMessage message, const GenerateOptions& options, const OnEvent& on_event = {});
 
   const Conversation& conversation() const { return conversation_; }
   /// Ids behind what the session holds: the last one of an answer, or nothing.
@@ -56,6 +60,8 @@ class ChatSession {
     std::vector<TokenId> ids;  ///< beyond held_
     bool recompute = false;
   };
+  void read_pictures();
+  std::vector<TokenId> encode_from(std::span<const ChatSegment> segments, std::size_t first_picture) const;
   Prompt prompt() const;
   bool extend(std::vector<TokenId> known, std::span<const ChatSegment> segments,
               Prompt& prompt) const;
@@ -66,6 +72,8 @@ class ChatSession {
   Tokenizer tokenizer_;
   std::shared_ptr<const ChatFormat> format_;
   Conversation conversation_;
+  std::shared_ptr<ChatPictures> picture_reader_;
+  Pictures pictures_;          ///< of the conversation, in order
   std::vector<TokenId> held_;  ///< what the session holds
   std::vector<TokenId>
       tail_;  ///< written after that, not computed: the last id of an answer, or nothing

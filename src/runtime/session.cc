@@ -12,6 +12,8 @@
 #include "model/forward.h"
 #include "model/state_spec.h"
 #include "plan/memory_plan.h"
+#include "machine/memory.h"
+#include "runtime/picture.h"
 #include "runtime/sequence_cache.h"
 #include "runtime/session_file.h"
 
@@ -23,6 +25,13 @@ MemoryPlan checked_plan(const Model& model, const SessionOptions& options) {
   const MemoryPlan plan = Session::plan(model, options);
   require_memory(plan, memory_for(model));
   return plan;
+}
+
+std::shared_ptr<const VisionTower> tower_for(const Model& model) {
+  auto tower = VisionTower::load(model.path());
+  if (!tower) throw make_error(ErrorCode::kUnsupported, "{}: the model has no vision tower: it reads no pictures", model.path().string());
+  check_tower(*tower, model.config());
+  return tower;
 }
 
 }  // namespace
@@ -50,9 +59,12 @@ struct Session::Impl {
   void check_ids(std::span<const std::int32_t> ids, std::int64_t held) const {
     const std::int64_t vocab = model->config().vocab_size;
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (ids[i] < 0 || ids[i] >= vocab) {
+      if ((ids[i] < 0 && !pictures) || ids[i] >= vocab) {
         throw make_error(ErrorCode::kInvalidRequest, "token id {} at position {} is outside the vocabulary of {}", ids[i], i, vocab);
       }
+    }
+    if (pictures) {
+      if (auto known = pictures->check(ids); !known) throw known.error();
     }
     const auto more = static_cast<std::int64_t>(ids.size());
     if (held + more > plan.context) {
@@ -63,6 +75,8 @@ struct Session::Impl {
   /// One pass over the next tokens that are wanted, at most `max_rows`; logits of all its rows or of the last, checked to be finite.
   Tensor run(std::int64_t max_rows, bool all_logits) {
     const std::span<const std::int32_t> ids = cache.wanted(slot, max_rows);
+    PictureRows::Pass pass{.tokens = ids};
+    if (pictures) pass = pictures->prepare(context, cache.tokens(slot), states.length(slot), static_cast<std::int64_t>(ids.size()));
     const std::array<std::int64_t, 2> cu_seqlens = {0, static_cast<std::int64_t>(ids.size())};
     const std::array<std::int32_t, 1> slots = {slot};
     const auto wanted = std::span(all_rows).first(ids.size());
@@ -70,8 +84,8 @@ struct Session::Impl {
     try {
       // Without room, forward says what is missing.
       (void)cache.make_room(slots, cu_seqlens);
-      logits = forward(context, *model, {.tokens = ids, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = all_logits ? wanted : wanted.last(1),
-                                         .fixed_forms = exact},
+      logits = forward(context, *model, {.tokens = pass.tokens, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = all_logits ? wanted : wanted.last(1),
+                                         .fixed_forms = exact, .overlay_rows = pass.overlay_rows, .overlay = pass.overlay},
                        states, observer);
     } catch (...) {
       reset();  // some layers may have seen these tokens and others not
@@ -106,7 +120,22 @@ struct Session::Impl {
     return *named;
   }
 
+  void add_pictures(std::span<const std::shared_ptr<const Picture>> more) {
+    if (more.empty()) return;
+    if (!pictures) pictures.emplace(tower_for(*model));
+    pictures->add(more);
+    const std::int64_t workspace = std::max(plan.workspace, pictures->workspace_bytes());
+    if (workspace <= context.workspace.capacity()) return;
+    const std::int64_t needed = workspace - context.workspace.capacity() + pictures->row_bytes(), available = machine::available_memory();
+    if (needed > available) {
+      throw make_error(ErrorCode::kOutOfMemory, "reading the largest picture takes {} bytes more, {} are available; a smaller picture takes less", needed, available);
+    }
+    context.workspace.reset_to(0);
+    context.workspace.reserve(workspace);
+  }
+
   std::shared_ptr<const Model> model;
+  std::optional<PictureRows> pictures;  ///< once there was one
   std::optional<SessionOrigin> named;
   MemoryPlan plan;
   std::int64_t ubatch, saved_snapshot_bytes;
@@ -158,6 +187,7 @@ void Session::score(std::span<const std::int32_t> ids,
   }
 }
 
+void Session::add_pictures(std::span<const std::shared_ptr<const Picture>> pictures) { impl_->add_pictures(pictures); }
 void Session::keep() { impl_->cache.keep(impl_->slot); }
 void Session::save(const std::filesystem::path& path, const SessionNote& note) const {
   save_session(path, impl_->cache, impl_->slot, impl_->origin(), note,

@@ -468,7 +468,8 @@ void check_fits(const SessionImage& image, const StatePool& pool) {
                      pool.options().max_length);
   }
   for (const std::int32_t id : image.tokens) {
-    if (id < 0 || id >= pool.options().vocab_size) {
+    // Negative: a token of a picture (runtime/picture.h), which the session checks when it is to be computed.
+    if (id >= pool.options().vocab_size) {
       throw make_error(ErrorCode::kInvalidRequest,
                        "token id {} of the session is outside the vocabulary of {}", id,
                        pool.options().vocab_size);

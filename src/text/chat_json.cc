@@ -40,10 +40,17 @@ bool bool_member(const Json& object, const char* key, bool otherwise, const std:
   return value->get<bool>();
 }
 
+/// image_url, a string or an object with the member `url`; empty where there is none.
+std::string image_url(const Json& part, const std::string& path) {
+  const Json* image = member(part, "image_url");
+  if (image && image->is_object()) return string_member(*image, "url", path);
+  return string_member(part, "image_url", path);
+}
+
 ContentPart read_part(const Json& json, const std::string& path) {
   if (!json.is_object()) refuse(path, "not an object");
   const std::string type = string_member(json, "type", path);
-  if (type == "image" || type == "image_url") return {ContentPart::Kind::kImage, {}};
+  if (type == "image" || type == "image_url") return {ContentPart::Kind::kImage, image_url(json, path)};
   if (type != "text") refuse(path, "type \"{}\" (text, image and image_url are known)", type);
   if (!member(json, "text")) refuse(path, "no text");
   return {ContentPart::Kind::kText, string_member(json, "text", path)};

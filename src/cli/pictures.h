@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+// What inspect and plan say about a model's eyes.
+
+namespace palimpsest::cli {
+
+struct PictureFacts {
+  std::int64_t tensors = 0, parameters = 0;
+  std::int64_t weights = 0;    ///< bytes
+  std::int64_t patches = 0;    ///< of the largest square picture within the model's limit
+  std::int64_t tokens = 0;     ///< that it becomes
+  std::int64_t workspace = 0;  ///< bytes of scratch while the tower reads it
+  std::int64_t rows = 0;       ///< bytes of what it becomes, until the text model has read it
+};
+
+/// From config.json alone; nothing for a model without a vision tower. Throws Error for a tower that cannot be run.
+std::optional<PictureFacts> picture_facts(const std::filesystem::path& model);
+
+std::string to_text(const PictureFacts& facts);
+nlohmann::ordered_json to_json(const PictureFacts& facts);
+
+}  // namespace palimpsest::cli

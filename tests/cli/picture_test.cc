@@ -1,0 +1,116 @@
+// --image through the program: a recorded picture gives the recorded token; errors name the file.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "support/child.h"
+#include "support/golden.h"
+#include "support/shared_data.h"
+#include "support/temp_folder.h"
+
+namespace palimpsest {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int32_t kPlaceholder = 253;
+
+/// A bitmap of 24 bits.
+std::string bmp(std::int64_t width, std::int64_t height, const std::vector<std::uint8_t>& rgb) {
+  const std::int64_t stride = (width * 3 + 3) / 4 * 4;
+  std::string out = "BM";
+  const auto put = [&](std::int64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i));
+  };
+  put(54 + stride * height, 4);
+  put(0, 4);
+  put(54, 4);
+  put(40, 4);
+  put(width, 4);
+  put(height, 4);
+  put(1, 2);
+  put(24, 2);
+  for (int i = 0; i < 6; ++i) put(0, 4);
+  for (std::int64_t y = height - 1; y >= 0; --y) {
+    for (std::int64_t x = 0; x < width; ++x) {
+      for (std::int64_t c = 2; c >= 0; --c) out += static_cast<char>(rgb[static_cast<std::size_t>((y * width + x) * 3 + c)]);
+    }
+    out.append(static_cast<std::size_t>(stride - width * 3), '\0');
+  }
+  return out;
+}
+
+TEST(ImageFlag, RecordedPicturesGiveTheRecordedToken) {
+  const auto model = test::shared_path("golden/kimi_k3_vision");
+  if (model.empty()) GTEST_SKIP() << "shared data absent: golden/kimi_k3_vision";
+  const test::Golden golden(model / "golden.safetensors");
+  for (int number = 0; number < 3; ++number) {
+    const test::TempFolder folder;
+    const std::string prefix = "case" + std::to_string(number) + ".";
+    const auto values = golden.floats(prefix + "pixel_values");
+    const auto thw = golden.ids(prefix + "grid_thw");
+    std::vector<std::string> arguments = {"run", "-m", model.string(), "-n", "1", "--temp", "0", "--print-ids", "--cache-type", "f32", "-c", "64", "-t", "1", "--ignore-eos"};
+    std::size_t at = 0, tokens = 0;
+    for (std::size_t i = 0; i < thw.size(); i += 3) {
+      const std::int64_t width = thw[i + 2] * 14, height = thw[i + 1] * 14;
+      std::vector<std::uint8_t> rgb(static_cast<std::size_t>(width * height * 3));
+      for (std::int64_t p = 0; p < thw[i + 1] * thw[i + 2]; ++p) {
+        for (std::int64_t c = 0; c < 3; ++c) {
+          for (std::int64_t j = 0; j < 196; ++j) {
+            const std::int64_t y = p / thw[i + 2] * 14 + j / 14, x = p % thw[i + 2] * 14 + j % 14;
+            rgb[static_cast<std::size_t>((y * width + x) * 3 + c)] = static_cast<std::uint8_t>(std::lround((values[at++] + 1) / 2 * 255));
+          }
+        }
+      }
+      const std::string name = "picture" + std::to_string(i) + ".bmp";
+      folder.write(name, bmp(width, height, rgb));
+      arguments.insert(arguments.end(), {"--image", (folder / name).string()});
+      tokens += static_cast<std::size_t>(thw[i + 1] * thw[i + 2] / 4);
+    }
+    // One placeholder for each picture: of a run, those behind the first token of a picture go.
+    std::string ids;
+    std::size_t picture = 0, run = 0, seen = 0;
+    for (const std::int32_t id : golden.ids(prefix + "input_ids")) {
+      if (id == kPlaceholder) {
+        ++seen;
+        if (run++ > 0) {
+          if (run == static_cast<std::size_t>(thw[3 * picture + 1] * thw[3 * picture + 2] / 4)) run = 0, ++picture;
+          continue;
+        }
+      }
+      ids += (ids.empty() ? "" : ",") + std::to_string(id);
+    }
+    ASSERT_EQ(seen, tokens);
+    arguments.insert(arguments.end(), {"--ids", ids});
+    const auto logits = golden.floats(prefix + "eps_f32.logits");
+    const auto last = logits.end() - 256;
+    const auto result = test::run_child(PALIMPSEST_BINARY, arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(std::stol(result.out), std::max_element(last, logits.end()) - last) << "case " << number;
+  }
+}
+
+TEST(ImageFlag, ErrorsNameTheFile) {
+  const test::TempFolder folder;
+  folder.write("broken.png", "\x89PNG\r\n\x1a\nand nothing more");
+  const std::string file = (folder / "broken.png").string(), demo = test::project_path("models/demo").string();
+  const auto blind = test::run_child(PALIMPSEST_BINARY, {"run", "-m", demo, "--image", file, "-p", "x"});
+  EXPECT_EQ(blind.exit_code, 1);
+  EXPECT_THAT(blind.err, HasSubstr("reads no pictures"));
+  const auto raw = test::run_child(PALIMPSEST_BINARY, {"run", "-m", demo, "--image", file, "--raw", "-p", "x"});
+  EXPECT_EQ(raw.exit_code, 2);
+  EXPECT_THAT(raw.err, HasSubstr("--image"));
+  const auto model = test::shared_path("golden/kimi_k3_vision");
+  if (model.empty()) return;
+  const auto broken = test::run_child(PALIMPSEST_BINARY, {"run", "-m", model.string(), "--image", file, "--ids", "1,253,2", "--print-ids"});
+  EXPECT_EQ(broken.exit_code, 1);
+  EXPECT_THAT(broken.err, HasSubstr(file));
+  const auto inspected = test::run_child(PALIMPSEST_BINARY, {"inspect", "-m", model.string()});
+  EXPECT_THAT(inspected.out, HasSubstr("vision tower"));
+}
+
+}  // namespace
+}  // namespace palimpsest
