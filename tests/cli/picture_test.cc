@@ -8,6 +8,7 @@
 
 #include "support/child.h"
 #include "support/golden.h"
+#include "support/seeing_model.h"
 #include "support/shared_data.h"
 #include "support/temp_folder.h"
 
@@ -110,6 +111,40 @@ TEST(ImageFlag, ErrorsNameTheFile) {
   EXPECT_THAT(broken.err, HasSubstr(file));
   const auto inspected = test::run_child(PALIMPSEST_BINARY, {"inspect", "-m", model.string()});
   EXPECT_THAT(inspected.out, HasSubstr("vision tower"));
+}
+
+std::string after(const std::string& text, const std::string& word) {
+  const std::size_t at = text.find(word);
+  return at == std::string::npos ? "" : text.substr(at + word.size());
+}
+
+/// A chat with two pictures goes on in another process: the pictures are in the session, are not computed again, and the answer is that of one process.
+/// Another picture in their place changes the answer's prompt from there on.
+TEST(ImageFlag, ChatsGoOnWithTheirPictures) {
+  const test::TempFolder folder;
+  test::write_seeing_model(folder / "model");
+  const auto image = [](const char* name) { return test::project_path("tests/data/images/" + std::string(name)).string(); };
+  const std::vector<std::string> common = {"run", "-m", (folder / "model").string(), "-t", "1", "-n", "3", "--temp", "0", "-c", "400", "--print-ids"};
+  const auto run = [&](std::vector<std::string> more, const std::string& input = "") {
+    std::vector<std::string> all = common;
+    all.insert(all.end(), more.begin(), more.end());
+    const auto result = test::run_child(PALIMPSEST_BINARY, all, input);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result;
+  };
+  const auto whole = run({"--image", image("rgb.png"), "--image", image("photo_shrunk.jpg")}, "What is this?\nAnd now?\n");
+  const std::string session = (folder / "s").string();
+  const auto first = run({"--session", session, "--image", image("rgb.png"), "--image", image("photo_shrunk.jpg"), "-p", "What is this?"});
+  const auto second = run({"--session", session, "-p", "And now?"});
+  EXPECT_EQ(after(whole.out, first.out.substr(0, first.out.find('\n'))).substr(1), second.out.substr(0, second.out.find('\n')) + "\n");
+  // The first prompt with 4 and 6 tokens of pictures, and all of the answer but its last token.
+  EXPECT_THAT(first.err, HasSubstr("prompt 57 tokens: 0 cached"));
+  EXPECT_THAT(second.err, HasSubstr("tokens: 59 cached, 0 replayed"));
+  const auto other = run({"--image", image("rgba.png"), "--image", image("photo_shrunk.jpg"), "-p", "What is this?"});
+  EXPECT_EQ(after(other.err, "prompt ").substr(0, 2), after(first.err, "prompt ").substr(0, 2)) << "as many tokens";
+
+  const auto blind = test::run_child(PALIMPSEST_BINARY, {"run", "-m", test::project_path("models/demo").string(), "--session", session, "-p", "And now?"});
+  EXPECT_NE(blind.exit_code, 0) << "the session is another model's";
 }
 
 }  // namespace
