@@ -3,7 +3,7 @@
 //
 // Eight blocks become eight vectors of bytes, their products with a row of x eight vectors of partial sums, one transposing addition a
 // vector with a sum in each lane. Blockwise formats are walked block by block in eight weight rows at a time, so that a lane is a row and
-// x stays in registers (with VNNI sixteen: integer_wide-inl.h). Superblocks are read row by row; eight rows' u are then transposed, so that
+// x stays in registers (on AVX-512 sixteen: integer_wide-inl.h). Superblocks are read row by row; eight rows' u are then transposed, so that
 // their chains run side by side.
 
 #if defined(PALIMPSEST_KERNELS_CPU_INTEGER_DIRECT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -46,8 +46,8 @@ constexpr std::int64_t kChunkGroups = 16;
 constexpr std::int64_t kPrefetchBytes = 1024;
 
 /// Rows of x up to which this is faster than panels.
-template <class Format, bool kVnni>
-constexpr std::int64_t most_direct_rows = kVnni && !Format::kBlockwise ? 3 : kDirectRows;
+template <class Format>
+constexpr std::int64_t most_direct_rows = HWY_TARGET == HWY_AVX3 && !Format::kBlockwise ? 3 : kDirectRows;
 
 /// A block's codes of x.
 template <class X>
@@ -132,9 +132,7 @@ class ByBlocks {
   void run() const {
     std::int64_t n = p_.begin;
 #if HWY_TARGET == HWY_AVX3
-    if constexpr (kVnni) {
-      for (; n + kWideRows <= p_.end; n += kWideRows) wide_tile(n);
-    }
+    for (; n + kWideRows <= p_.end; n += kWideRows) wide_tile(n);
 #endif
     for (; n + kTileRows <= p_.end; n += kTileRows) tile(n);
     if (n < p_.end) edge_tile(n, p_.end - n);
@@ -169,7 +167,7 @@ class ByBlocks {
       if constexpr (Format::kBlockScaleBytes == 1) {
         if (b % 8 == 0) w_.scales_of_16(n, b, scales);
       }
-      const WideBlock<X, Format> block(first, second, scales[b % 8]);
+      const WideBlock<X, Format, kVnni> block(first, second, scales[b % 8]);
       const auto add = [&](std::int64_t t) HWY_ATTR {
         y[t] = hn::MulAdd(block.product(x_[t], b), hn::Set(d, x_[t].steps[b]), y[t]);
       };

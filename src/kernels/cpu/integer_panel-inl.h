@@ -41,9 +41,21 @@ HWY_INLINE VI dot(VI acc, VB w, VB x) {
       asm("vpdpbusd %2, %1, %0" : "+v"(acc.raw) : "v"(w.raw), "vm"(x.raw));
     }
     return acc;
-  } else if constexpr (sizeof(X) == 2) {
-    return VI{_mm256_add_epi32(acc.raw, _mm256_madd_epi16(w.raw, x.raw))};
-  } else {
+  }
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (sizeof(acc.raw) == 64) {
+    if constexpr (sizeof(X) == 2) return VI{_mm512_add_epi32(acc.raw, _mm512_madd_epi16(w.raw, x.raw))};
+    __m512i magnitude = w.raw, of_x = x.raw;
+    if constexpr (kWide) {
+      magnitude = _mm512_abs_epi8(w.raw);
+      of_x = _mm512_mask_sub_epi8(x.raw, _mm512_movepi8_mask(w.raw), _mm512_setzero_si512(), x.raw);
+    }
+    const __m512i pairs = _mm512_maddubs_epi16(magnitude, of_x);
+    return VI{_mm512_add_epi32(acc.raw, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+  }
+#endif
+  if constexpr (sizeof(acc.raw) == 32) {
+    if constexpr (sizeof(X) == 2) return VI{_mm256_add_epi32(acc.raw, _mm256_madd_epi16(w.raw, x.raw))};
     const __m256i ones = _mm256_set1_epi16(1);
     const __m256i pairs = kWide ? _mm256_maddubs_epi16(_mm256_abs_epi8(w.raw), _mm256_sign_epi8(x.raw, w.raw))
                                 : _mm256_maddubs_epi16(w.raw, x.raw);
@@ -89,10 +101,10 @@ HWY_INLINE void transpose8(VFloats (&v)[8]) {
 template <class X, bool kVnni>
 class Panel {
  public:
-  using D = hn::CappedTag<float, kVnni ? 16 : 8>;
+  using D = hn::CappedTag<float, 16>;
   using DI = hn::RebindToSigned<D>;
   using DB = hn::Repartition<std::uint8_t, D>;
-  static constexpr std::int64_t kLanes = kVnni && HWY_TARGET == HWY_AVX3 ? 16 : 8;
+  static constexpr std::int64_t kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
   static constexpr std::int64_t kRows = 2 * kLanes;
   static constexpr std::int64_t kColumns = 512 / sizeof(X);  ///< a multiple of kGroup
 
@@ -131,7 +143,7 @@ class Panel {
   template <Traits kTraits>
   void multiply(std::byte* x, std::int64_t rows, std::int64_t columns, std::int64_t count, bool first, float* y,
                 std::int64_t y_stride) const {
-    constexpr int kLarge = kVnni ? 6 : 2;
+    constexpr int kLarge = HWY_TARGET == HWY_AVX3 ? 6 : 2;
     std::int64_t t = 0;
     const auto run = [&](auto m) HWY_ATTR {
       tile<kTraits, m()>(x + t * Row<X>::bytes(kColumns), std::min<std::int64_t>(m(), rows - t), columns / kBlock, count,

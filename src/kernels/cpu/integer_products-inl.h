@@ -124,7 +124,7 @@ HWY_INLINE void multiply(const MatmulPart& p, std::byte* scratch) {
   with_format<!kSignedCodes<X, kVnni>>(p.w, [&](const auto& w) {
     using Format = std::remove_cvref_t<decltype(w)>;
     if (p.rows == 1) return direct<X, Format, kVnni, true>(p, w, scratch);
-    if (p.rows <= most_direct_rows<Format, kVnni>) return direct<X, Format, kVnni, false>(p, w, scratch);
+    if (p.rows <= most_direct_rows<Format>) return direct<X, Format, kVnni, false>(p, w, scratch);
     panels<X, Format, kVnni>(p, w, scratch);
   });
 }

@@ -1,4 +1,4 @@
-// Per-target header: products of few rows of activations with blockwise formats on AVX-512 with VNNI, sixteen weight rows at a time
+// Per-target header: products of few rows of activations with blockwise formats on AVX-512, sixteen weight rows at a time
 // (integer_direct-inl.h does the same for eight): two rows side by side in a vector, which halves the instructions a row.
 
 #if defined(PALIMPSEST_KERNELS_CPU_INTEGER_WIDE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -28,7 +28,7 @@ using WideInts = hn::RebindToSigned<WideFloats>;
 using WideBytes = hn::Repartition<std::uint8_t, WideFloats>;
 
 /// One block of sixteen weight rows.
-template <class X, class Format>
+template <class X, class Format, bool kVnni>
 class WideBlock {
  public:
   /// scales: of formats with scales of a byte, which are decoded eight blocks at a time.
@@ -71,7 +71,7 @@ class WideBlock {
       for (int j = 0; j < 8; ++j) sums[j] = dot(_mm512_setzero_si512(), codes_[j], a);
     }
     hn::Vec<WideInts> sum{sums_of_lanes(sums)};
-    constexpr int kOffset = offset_of<X, true>(kTraits);
+    constexpr int kOffset = offset_of<X, kVnni>(kTraits);
     if constexpr (kOffset != 0) sum = hn::Sub(sum, hn::Set(di, kOffset * x.sums[b]));
     auto u = hn::Mul(hn::ConvertTo(d, sum), scale_);
     if constexpr (kTraits.mins) u = hn::NegMulAdd(min_, hn::ConvertTo(d, hn::Set(di, x.sums[b])), u);
@@ -83,7 +83,7 @@ class WideBlock {
 
   static HWY_INLINE __m512i dot(__m512i acc, __m512i w, __m512i x) {
     using V = hn::Vec<WideBytes>;
-    return integer::dot<X, true, kTraits.wide>(hn::Vec<WideInts>{acc}, V{w}, V{x}).raw;
+    return integer::dot<X, kVnni, kTraits.wide>(hn::Vec<WideInts>{acc}, V{w}, V{x}).raw;
   }
 
   /// Lane i: the sum over row i's eight lanes.
