@@ -76,7 +76,7 @@ struct Session::Impl {
   Tensor run(std::int64_t max_rows, bool all_logits) {
     const std::span<const std::int32_t> ids = cache.wanted(slot, max_rows);
     PictureRows::Pass pass{.tokens = ids};
-    if (pictures) pass = pictures->prepare(context, cache.tokens(slot), states.length(slot), static_cast<std::int64_t>(ids.size()));
+    if (pictures) pass = pictures->prepare(tower_context(), cache.tokens(slot), states.length(slot), static_cast<std::int64_t>(ids.size()));
     const std::array<std::int64_t, 2> cu_seqlens = {0, static_cast<std::int64_t>(ids.size())};
     const std::array<std::int32_t, 1> slots = {slot};
     const auto wanted = std::span(all_rows).first(ids.size());
@@ -124,18 +124,27 @@ struct Session::Impl {
     if (more.empty()) return;
     if (!pictures) pictures.emplace(tower_for(*model));
     pictures->add(more);
-    const std::int64_t workspace = std::max(plan.workspace, pictures->workspace_bytes());
-    if (workspace <= context.workspace.capacity()) return;
-    const std::int64_t needed = workspace - context.workspace.capacity() + pictures->row_bytes(), available = machine::available_memory();
+    Arena& arena = tower_context().workspace;
+    const std::int64_t workspace = pictures->workspace_bytes();
+    if (workspace <= arena.capacity()) return;
+    const std::int64_t needed = workspace - arena.capacity() + pictures->row_bytes(), available = machine::available_memory();
     if (needed > available) {
       throw make_error(ErrorCode::kOutOfMemory, "reading the largest picture takes {} bytes more, {} are available; a smaller picture takes less", needed, available);
     }
-    context.workspace.reset_to(0);
-    context.workspace.reserve(workspace);
+    arena.reset_to(0);
+    arena.reserve(workspace);
+  }
+
+  /// The vision tower computes on the host, wherever the text model does.
+  ExecContext& tower_context() {
+    if (!context.on_device()) return context;
+    if (!host) host = std::make_unique<ExecContext>(context.pool.size());
+    return *host;
   }
 
   std::shared_ptr<const Model> model;
   std::optional<PictureRows> pictures;  ///< once there was one
+  std::unique_ptr<ExecContext> host;    ///< of the tower, where the text model is on a device
   std::optional<SessionOrigin> named;
   MemoryPlan plan;
   std::int64_t ubatch, saved_snapshot_bytes;
