@@ -24,6 +24,7 @@ namespace {
 using nlohmann::json;
 using test::ChildResult;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -220,6 +221,26 @@ TEST(Run, WeightsCopiedOrLockedOrThreadsPinnedGiveTheSameAnswer) {
       EXPECT_EQ(result.out, expected) << flags.front() << result.err;
     }
   }
+}
+
+TEST(Run, OnADeviceTheTextIsTheSameOrWhatIsMissingIsSaid) {
+  const std::vector<std::string> arguments = {"run", "-p", "Once upon a time", "-n", "12", "--temp", "0"};
+  std::vector<std::string> there = on_demo(arguments);
+  there.insert(there.end(), {"--device", "cuda"});
+  const ChildResult cuda = palimpsest(there);
+  if (cuda.exit_code == 0) {
+    EXPECT_EQ(cuda.out, palimpsest(on_demo(arguments)).out);
+  } else {
+    EXPECT_EQ(cuda.exit_code, 1);
+    EXPECT_THAT(cuda.err, HasSubstr("no CUDA device: "));
+  }
+  there.push_back("--mlock");
+  EXPECT_THAT(palimpsest(there).err, AnyOf(HasSubstr("no CUDA device: "), HasSubstr("neither held nor locked")));
+  there.back() = "--device";
+  there.push_back("tpu");
+  const ChildResult unknown = palimpsest(there);
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("--device"));
 }
 
 TEST(Run, IdsInIdsOutWithoutATokenizer) {

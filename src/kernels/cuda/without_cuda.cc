@@ -1,5 +1,7 @@
 // A build without a CUDA toolkit: no device, and functions that say so.
 
+#include <string>
+
 #include "kernels/cuda/activation_kernels.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -18,7 +20,7 @@ constexpr const char* kReason = "this build holds no CUDA code";
 
 DeviceList query_devices() { return {{}, kReason}; }
 
-Device& cuda_device() { unsupported(); }
+Device& cuda_device() { throw Error(ErrorCode::kUnsupported, std::string("no CUDA device: ") + kReason); }
 
 DeviceMemory::DeviceMemory(std::int64_t) { unsupported(); }
 DeviceMemory::~DeviceMemory() = default;
