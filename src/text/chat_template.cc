@@ -123,7 +123,8 @@ Json template_context(const Conversation& conversation, const Tokenizer& tokeniz
   const bool is_asked = options.thinking_effort != ThinkingEffort::kUnset;
   if (options.thinking && !is_asked) return context;
   // The names that published templates have for it.
-  context["enable_thinking"] = context["thinking"] = options.thinking;
+  context["enable_thinking"] = options.thinking;
+  context["thinking"] = options.thinking;
   if (options.thinking) context["reasoning_effort"] = effort_name(options.thinking_effort);
   return context;
 }

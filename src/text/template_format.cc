@@ -38,7 +38,7 @@ class TemplateFormat final : public ChatFormat {
  public:
   TemplateFormat(Tokenizer tokenizer, const ChatTemplateSource& source)
       : tokenizer_(std::move(tokenizer)),
-        file_(source.file),
+        file_(std::filesystem::path(source.file).filename().string()),
         control_(tokenizer_),
         template_(parse(source.text, source.file)),
         with_tools_(source.with_tools.empty() ? template_ : parse(source.with_tools, source.file)) {
@@ -96,7 +96,7 @@ class TemplateFormat final : public ChatFormat {
 
  private:
   Tokenizer tokenizer_;
-  std::string file_;  ///< that the template comes from
+  std::string file_;  ///< name of the file that the template comes from: a client may read it, the path is the server's
   ControlTokens control_;
   Template template_, with_tools_;
   AnswerStyle style_;
