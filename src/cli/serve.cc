@@ -73,7 +73,6 @@ server::ServiceOptions service_options(const Options& options, const Tokenizer& 
   try {
     service.format = ChatFormat::create(tokenizer, options.model);
   } catch (const Error& error) {
-    service.no_format = error.text();
     log::warning("no chats: {}", error.text());
   }
   return service;

@@ -32,6 +32,7 @@ class AnswerText {
   /// The answer has ended: what was held back.
   void finish(AnswerDelta& delta);
 
+  const std::string& stop_text() const { return stops_.stop(); }  ///< that ended it; empty: none
   bool has_calls() const { return has_calls_; }
   std::int64_t reasoning_tokens() const { return reasoning_tokens_; }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/log.h"
 #include "palimpsest/engine.h"
 
 namespace palimpsest::server {
@@ -20,6 +21,17 @@ std::string_view error_type(int status) {
       return "overloaded_error";
     default:
       return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+std::string_view anthropic_type(int status) {
+  switch (status) {
+    case 413:
+      return "request_too_large";
+    case 500:
+      return "api_error";
+    default:
+      return error_type(status);
   }
 }
 
@@ -43,6 +55,10 @@ ApiError from_library(const Error& error) {
     case ErrorCode::kOutOfMemory:
     case ErrorCode::kCancelled:
       return {503, error.text()};
+    case ErrorCode::kIo:
+    case ErrorCode::kInvalidFile:
+      log::warning("{}", error.text());
+      return {500, "the server could not read or write one of its files; its log says which"};
     default:
       return {500, error.text()};
   }
@@ -50,26 +66,26 @@ ApiError from_library(const Error& error) {
 
 }  // namespace
 
-std::string error_body(int status, std::string_view message, std::string_view param,
-                       std::string_view code) {
-  nlohmann::ordered_json error = {
-      {"message", message}, {"type", error_type(status)}, {"param", nullptr}, {"code", nullptr}};
-  if (!param.empty()) error["param"] = param;
-  if (!code.empty()) error["code"] = code;
-  const nlohmann::ordered_json body = {{"error", error}};
+std::string error_body(const ApiError& error, ErrorForm form) {
+  nlohmann::ordered_json body;
+  if (form == ErrorForm::kAnthropic) {
+    body = {{"type", "error"},
+            {"error", {{"type", anthropic_type(error.status)}, {"message", error.message}}}};
+  } else {
+    body["error"] = {{"message", error.message},
+                     {"type", error_type(error.status)},
+                     {"param", nullptr},
+                     {"code", nullptr}};
+    if (!error.param.empty()) body["error"]["param"] = error.param;
+    if (!error.code.empty()) body["error"]["code"] = error.code;
+  }
   return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-Response error_response(int status, std::string_view message, std::string_view param,
-                        std::string_view code) {
+Response error_response(const ApiError& error, ErrorForm form) {
   Response response;
-  response.status = status;
-  response.body = error_body(status, message, param, code);
-  return response;
-}
-
-Response error_response(const ApiError& error) {
-  Response response = error_response(error.status, error.message, error.param, error.code);
+  response.status = error.status;
+  response.body = error_body(error, form);
   if (error.retry_after > 0)
     response.headers.emplace_back("Retry-After", std::to_string(error.retry_after));
   return response;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -7,7 +8,7 @@
 #include "palimpsest/error.h"
 #include "server/http.h"
 
-// What goes wrong with a request, in the form that clients of OpenAI's interface read.
+// What goes wrong with a request, in the forms that clients read.
 
 namespace palimpsest::server {
 
@@ -27,17 +28,19 @@ class ApiError : public std::exception {
   int retry_after = 0;  ///< seconds; 0: not said
 };
 
-/// {"error": {"message", "type", "param", "code"}}; `type` and a missing code follow from the
-/// status.
-std::string error_body(int status, std::string_view message, std::string_view param = {},
-                       std::string_view code = {});
-Response error_response(int status, std::string_view message, std::string_view param = {},
-                        std::string_view code = {});
-Response error_response(const ApiError& error);
+/// Whose clients read an error.
+enum class ErrorForm : std::uint8_t {
+  kOpenAi,     ///< {"error": {"message", "type", "param", "code"}}
+  kAnthropic,  ///< {"type": "error", "error": {"type", "message"}}
+};
+
+/// JSON text; `type` follows from the status.
+std::string error_body(const ApiError& error, ErrorForm form = ErrorForm::kOpenAi);
+Response error_response(const ApiError& error, ErrorForm form = ErrorForm::kOpenAi);
 
 /// What the exception that is being handled means to a client: OverloadedError is 429 with
-/// Retry-After, UnavailableError 503, Error by its code, anything else 500. To be called in a catch
-/// block.
+/// Retry-After, UnavailableError 503, Error by its code, anything else 500. Texts about files stay
+/// in the log. To be called in a catch block.
 ApiError current_error();
 
 }  // namespace palimpsest::server

@@ -18,26 +18,6 @@ std::uint64_t random_seed() {
   return generator();
 }
 
-std::vector<std::string> read_stops(const Json& body) {
-  const Json* value = field(body, "stop");
-  if (!value) return {};
-  std::vector<std::string> stops;
-  const auto add = [&](const Json& stop) {
-    if (!stop.is_string()) refuse("stop", "neither a string nor a list of strings");
-    stops.push_back(stop.get<std::string>());
-    if (stops.back().empty() || stops.back().size() > kLongestStop)
-      refuse("stop", fmt::format("a string must have from 1 to {} bytes", kLongestStop));
-  };
-  if (value->is_array()) {
-    if (value->size() > kMostStops)
-      refuse("stop", fmt::format("{} strings, at most {} are taken", value->size(), kMostStops));
-    for (const Json& stop : *value) add(stop);
-  } else {
-    add(*value);
-  }
-  return stops;
-}
-
 std::vector<LogitBias> read_biases(const Json& body, std::int64_t vocab_size) {
   const Json* value = field(body, "logit_bias");
   if (!value) return {};
@@ -101,17 +81,38 @@ std::string known_effort(const std::string& effort) {
 
 }  // namespace
 
+std::vector<std::string> read_stops(const Json& body, const char* name) {
+  const Json* value = field(body, name);
+  if (!value) return {};
+  std::vector<std::string> stops;
+  const auto add = [&](const Json& stop) {
+    if (!stop.is_string()) refuse(name, "neither a string nor a list of strings");
+    stops.push_back(stop.get<std::string>());
+    if (stops.back().empty() || stops.back().size() > kLongestStop)
+      refuse(name, fmt::format("a string must have from 1 to {} bytes", kLongestStop));
+  };
+  if (value->is_array()) {
+    if (value->size() > kMostStops)
+      refuse(name, fmt::format("{} strings, at most {} are taken", value->size(), kMostStops));
+    for (const Json& stop : *value) add(stop);
+  } else {
+    add(*value);
+  }
+  return stops;
+}
+
 GenerationFields read_generation(const Json& body, const RequestLimits& limits) {
   string(body, "model");  // one model is served, under whatever name it is asked for
   GenerationFields fields;
   fields.engine.sampling = read_sampling(body, limits);
-  fields.stops = read_stops(body);
+  fields.stops = read_stops(body, "stop");
   fields.engine.choices = integer(body, "n", 1, limits.most_choices).value_or(1);
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     if (const auto most = integer(body, name, 0, INT64_MAX))
       fields.engine.max_tokens = std::min(*most, limits.context);
   }
   fields.stream = boolean(body, "stream").value_or(false);
+  fields.progress = boolean(body, "return_progress").value_or(false) && fields.stream;
   if (const Json* options = field(body, "stream_options")) {
     if (!fields.stream) refuse("stream_options", "only goes with stream true");
     if (!options->is_object()) refuse("stream_options", "not an object");
@@ -188,18 +189,24 @@ std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_vie
   return ids;
 }
 
-std::vector<std::int32_t> read_prompt(const Json& body, const Tokenizer& tokenizer,
-                                      std::int64_t vocab_size) {
+std::vector<std::vector<std::int32_t>> read_prompts(const Json& body, const Tokenizer& tokenizer,
+                                                    std::int64_t vocab_size, std::int64_t most) {
   const Json* prompt = field(body, "prompt");
   if (!prompt) refuse("prompt", "is missing");
-  if (prompt->is_array() && !prompt->empty() && !prompt->front().is_number()) {
-    if (prompt->size() != 1) refuse("prompt", "one a request is supported");
-    prompt = &prompt->front();
+  std::vector<std::vector<std::int32_t>> out;
+  const auto add = [&](const Json& one) {
+    out.push_back(one.is_string() ? prompt_ids(tokenizer, one.get_ref<const std::string&>())
+                                  : ids(one, "prompt", vocab_size));
+    if (out.back().empty()) refuse("prompt", "is empty");
+  };
+  if (!prompt->is_array() || prompt->empty() || prompt->front().is_number()) {
+    add(*prompt);
+  } else {
+    if (static_cast<std::int64_t>(prompt->size()) > most) {
+      refuse("prompt", fmt::format("{} prompts, at most {} are taken, n times each", prompt->size(), most));
+    }
+    for (const Json& one : *prompt) add(one);
   }
-  std::vector<std::int32_t> out = prompt->is_string()
-                                      ? prompt_ids(tokenizer, prompt->get_ref<const std::string&>())
-                                      : ids(*prompt, "prompt", vocab_size);
-  if (out.empty()) refuse("prompt", "is empty");
   return out;
 }
 

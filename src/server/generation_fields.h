@@ -23,8 +23,11 @@ struct GenerationFields {
   EngineRequest engine;  ///< sampling, max_tokens, choices, logprobs
   std::vector<std::string> stops;
   bool stream = false, include_usage = false;
+  bool progress = false;  ///< a stream tells how much of the prompt is read
 };
 
+/// A string or a list of strings; empty if not given.
+std::vector<std::string> read_stops(const Json& body, const char* name);
 /// What both interfaces share. ApiError 400 naming the field.
 GenerationFields read_generation(const Json& body, const RequestLimits& limits);
 /// The same with the fields that are /v1/chat/completions' own.
@@ -34,9 +37,9 @@ GenerationFields read_completion_generation(const Json& body, const RequestLimit
 
 /// Messages, tools and how much to think. ApiError 400 or Error{kInvalidRequest} naming the field.
 Conversation read_conversation(const Json& body);
-/// The prompt of /v1/completions: one text, or one list of ids.
-std::vector<std::int32_t> read_prompt(const Json& body, const Tokenizer& tokenizer,
-                                      std::int64_t vocab_size);
+/// The prompts of /v1/completions: texts, or lists of ids, at most `most`.
+std::vector<std::vector<std::int32_t>> read_prompts(const Json& body, const Tokenizer& tokenizer,
+                                                    std::int64_t vocab_size, std::int64_t most);
 /// `text` as the model saw texts: behind its beginning-of-sequence token, if it wants one. No name
 /// of a control token in it becomes that token.
 std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_view text);

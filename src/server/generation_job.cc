@@ -43,7 +43,8 @@ Json call_delta(const ChatEvent& event) {
 
 GenerationJob::GenerationJob(JobSetup setup, Tokenizer tokenizer, std::shared_ptr<Reply> reply)
     : setup_(std::move(setup)), tokenizer_(std::move(tokenizer)), reply_(std::move(reply)) {
-  for (std::int64_t c = 0; c < setup_.choices; ++c) {
+  parts_.resize(setup_.prompts.size());
+  for (std::size_t c = 0; c < first_choice(parts_.size()); ++c) {
     auto parser = setup_.chat ? setup_.format->make_parser(setup_.conversation) : nullptr;
     choices_.push_back({.text = AnswerText(tokenizer_, std::move(parser), setup_.stops),
                         .sum = {},
@@ -53,25 +54,17 @@ GenerationJob::GenerationJob(JobSetup setup, Tokenizer tokenizer, std::shared_pt
   }
 }
 
-bool GenerationJob::on_event(const EngineEvent& event) noexcept {
-  if (over_) return false;
-  try {
-    return std::visit([this](const auto& e) { return hear(e); }, event);
-  } catch (...) {
-    const ApiError error = current_error();
-    fail(error.status, error.message);
-    return false;
-  }
+bool GenerationJob::hear(std::size_t part, const EngineEvent& event) {
+  return std::visit([&](const auto& e) { return hear_one(part, e); }, event);
 }
 
 /// The end, with an error in place of what is missing.
-void GenerationJob::fail(int status, const std::string& text) {
-  if (std::exchange(over_, true)) return;
+void GenerationJob::failed(const ApiError& error) {
   if (setup_.stream) {
-    reply_->write("data: " + error_body(status, text) + "\n\n");
+    reply_->write("data: " + error_body(error) + "\n\n");
     reply_->end();
   } else {
-    reply_->send(error_response(status, text));
+    reply_->send(error_response(error));
   }
 }
 
@@ -86,43 +79,60 @@ Json GenerationJob::envelope(const char* chat_object) const {
           {"model", setup_.model}};
 }
 
-bool GenerationJob::hear(const StartedEvent&) {
+/// A chunk without text.
+void GenerationJob::write_empty(std::size_t index, const Json& delta, const Json& progress) {
+  Json chunk = envelope("chat.completion.chunk");
+  chunk["choices"] = {{{"index", index},
+                       {setup_.chat ? "delta" : "text", setup_.chat ? delta : Json("")},
+                       {"logprobs", nullptr},
+                       {"finish_reason", nullptr}}};
+  if (setup_.include_usage) chunk["usage"] = nullptr;
+  if (!progress.is_null()) chunk["prompt_progress"] = progress;
+  write(chunk);
+}
+
+bool GenerationJob::hear_one(std::size_t part, const StartedEvent& event) {
+  parts_[part].counts = event.prompt;
+  parts_[part].started = std::chrono::steady_clock::now();
   if (!setup_.stream || !setup_.chat) return true;
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
-    Json chunk = envelope("chat.completion.chunk");
-    chunk["choices"] = {{{"index", i},
-                         {"delta", {{"role", "assistant"}, {"content", ""}}},
-                         {"logprobs", nullptr},
-                         {"finish_reason", nullptr}}};
-    if (setup_.include_usage) chunk["usage"] = nullptr;
-    write(chunk);
-  }
+  for (std::size_t i = first_choice(part); i < first_choice(part + 1); ++i)
+    write_empty(i, {{"role", "assistant"}, {"content", ""}}, nullptr);
   return true;
 }
 
-bool GenerationJob::hear(const ProgressEvent& event) {
-  if (event.done == event.total) echo_prompt();
+bool GenerationJob::hear_one(std::size_t part, const ProgressEvent& event) {
+  if (event.done == event.total) echo_prompt(part);
+  if (!setup_.progress) return true;
+  const std::chrono::duration<double, std::milli> time =
+      std::chrono::steady_clock::now() - parts_[part].started;
+  write_empty(first_choice(part), Json::object(),
+              {{"total", event.total},
+               {"cache", parts_[part].counts.cached_tokens},
+               {"processed", event.done},
+               {"time_ms", static_cast<std::int64_t>(time.count())}});
   return true;
 }
 
-bool GenerationJob::hear(const PromptLogprobsEvent& event) {
-  prompt_infos_.insert(prompt_infos_.end(), event.tokens.begin(), event.tokens.end());
+bool GenerationJob::hear_one(std::size_t part, const PromptLogprobsEvent& event) {
+  auto& infos = parts_[part].prompt_infos;
+  infos.insert(infos.end(), event.tokens.begin(), event.tokens.end());
   return true;
 }
 
 /// Puts the prompt in front of each answer, once it is read.
-void GenerationJob::echo_prompt() {
-  if (!setup_.echo || std::exchange(echoed_, true)) return;
+void GenerationJob::echo_prompt(std::size_t part) {
+  if (!setup_.echo || std::exchange(parts_[part].echoed, true)) return;
+  const std::vector<std::int32_t>& prompt = setup_.prompts[part];
   std::string text;
   StreamDecoder decoder(tokenizer_);
-  for (const TokenId id : setup_.prompt) {
+  for (const TokenId id : prompt) {
     if (!tokenizer_.is_control(id)) text += decoder.push(id);
   }
   text += decoder.finish();
-  for (std::size_t i = 0; i < choices_.size(); ++i) {
+  for (std::size_t i = first_choice(part); i < first_choice(part + 1); ++i) {
     if (setup_.logprobs) {
-      add_logprobs(choices_[i], {.id = setup_.prompt.front(), .logprob = 0, .top = {}}, true);
-      for (const TokenInfo& token : prompt_infos_) add_logprobs(choices_[i], token, false);
+      add_logprobs(choices_[i], {.id = prompt.front(), .logprob = 0, .top = {}}, true);
+      for (const TokenInfo& token : parts_[part].prompt_infos) add_logprobs(choices_[i], token, false);
     }
     AnswerDelta delta;
     delta.content = text;
@@ -152,65 +162,61 @@ void GenerationJob::add_logprobs(Choice& choice, const TokenInfo& token, bool fi
   lists.top.push_back(first ? Json(nullptr) : std::move(top));
 }
 
-bool GenerationJob::hear(const TokensEvent& event) {
-  echo_prompt();
-  Choice& choice = choices_[static_cast<std::size_t>(event.choice)];
+bool GenerationJob::hear_one(std::size_t part, const TokensEvent& event) {
+  echo_prompt(part);
+  const std::size_t index = first_choice(part) + static_cast<std::size_t>(event.choice);
+  Choice& choice = choices_[index];
   AnswerDelta delta;
   bool goes_on = true;
   for (const TokenInfo& token : event.tokens) {
     add_logprobs(choice, token, false);
     if (!(goes_on = choice.text.push(token.id, delta))) break;
   }
-  emit(static_cast<std::size_t>(event.choice), std::move(delta), nullptr);
+  emit(index, std::move(delta), nullptr);
   return goes_on;
 }
 
-bool GenerationJob::hear(const ChoiceEvent& event) {
-  echo_prompt();
-  Choice& choice = choices_[static_cast<std::size_t>(event.choice)];
-  switch (event.reason) {
-    case FinishReason::kStop:
-      choice.finish_reason = choice.text.has_calls() ? "tool_calls" : "stop";
-      break;
-    case FinishReason::kLength:
-    case FinishReason::kContext:
-      choice.finish_reason = "length";
-      break;
-    case FinishReason::kCancelled:
-    case FinishReason::kDeadline:
-      fail(503, event.text.empty() ? "the request was cancelled" : event.text);
-      return false;
-    case FinishReason::kError:
-      fail(event.code == ErrorCode::kInvalidRequest ? 400 : 500, event.text);
-      return false;
-  }
+bool GenerationJob::hear_one(std::size_t part, const ChoiceEvent& event) {
+  throw_if_failed(event);
+  echo_prompt(part);
+  const std::size_t index = first_choice(part) + static_cast<std::size_t>(event.choice);
+  Choice& choice = choices_[index];
+  choice.finish_reason = event.reason != FinishReason::kStop ? "length"
+                         : choice.text.has_calls()           ? "tool_calls"
+                                                             : "stop";
   AnswerDelta delta;
   choice.text.finish(delta);
-  emit(static_cast<std::size_t>(event.choice), std::move(delta), choice.finish_reason);
+  emit(index, std::move(delta), choice.finish_reason);
   return true;
 }
 
-bool GenerationJob::hear(const FinishedEvent& event) {
-  over_ = true;
+bool GenerationJob::hear_one(std::size_t, const FinishedEvent& event) {
+  usage_.prompt_tokens += event.usage.prompt_tokens;
+  usage_.prompt.cached_tokens += event.usage.prompt.cached_tokens;
+  usage_.prompt.replayed_tokens += event.usage.prompt.replayed_tokens;
+  usage_.written_tokens += event.usage.written_tokens;
+  return true;
+}
+
+void GenerationJob::finished() {
   if (setup_.stream) {
     if (setup_.include_usage) {
       Json chunk = envelope("chat.completion.chunk");
       chunk["choices"] = Json::array();
-      chunk["usage"] = usage(event.usage);
+      chunk["usage"] = usage();
       write(chunk);
     }
     reply_->write("data: [DONE]\n\n");
     reply_->end();
-    return true;
+    return;
   }
   Json answer = envelope("chat.completion");
   answer["choices"] = Json::array();
   for (std::size_t i = 0; i < choices_.size(); ++i) answer["choices"].push_back(whole_choice(i));
-  answer["usage"] = usage(event.usage);
+  answer["usage"] = usage();
   Response response;
   response.body = dump(answer);
   reply_->send(std::move(response));
-  return true;
 }
 
 /// Sends or keeps a delta. `finish_reason` null: the choice goes on.
@@ -302,15 +308,15 @@ Json GenerationJob::whole_choice(std::size_t index) {
   return json;
 }
 
-Json GenerationJob::usage(const Usage& usage) const {
+Json GenerationJob::usage() const {
   std::int64_t reasoning = 0;
   for (const Choice& choice : choices_) reasoning += choice.text.reasoning_tokens();
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.written_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.written_tokens},
+  return {{"prompt_tokens", usage_.prompt_tokens},
+          {"completion_tokens", usage_.written_tokens},
+          {"total_tokens", usage_.prompt_tokens + usage_.written_tokens},
           {"prompt_tokens_details",
-           {{"cached_tokens", usage.prompt.cached_tokens},
-            {"replayed_tokens", usage.prompt.replayed_tokens}}},
+           {{"cached_tokens", usage_.prompt.cached_tokens},
+            {"replayed_tokens", usage_.prompt.replayed_tokens}}},
           {"completion_tokens_details", {{"reasoning_tokens", reasoning}}}};
 }
 

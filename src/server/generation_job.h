@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "palimpsest/engine.h"
 #include "palimpsest/tokenizer.h"
 #include "server/answer_text.h"
+#include "server/fan_out.h"
 #include "server/fields.h"
 #include "server/http.h"
 
@@ -19,22 +21,25 @@ struct JobSetup {
   std::string id, model;
   std::int64_t created = 0;  ///< seconds since 1970
   bool stream = false, include_usage = false;
-  std::int64_t choices = 1;
+  bool progress = false;  ///< a stream tells how much of the prompt is read
+  std::int64_t choices = 1;  ///< of each prompt
   bool logprobs = false;
   bool echo = false;
-  std::vector<std::int32_t> prompt;  ///< for echo; else empty
+  std::vector<std::vector<std::int32_t>> prompts;  ///< at least one; their ids are for echo alone
   std::vector<std::string> stops;
   const ChatFormat* format = nullptr;  ///< of a chat
   Conversation conversation;           ///< of a chat: what its parser is made for
 };
 
-/// Turns an engine's events about one request into an HTTP answer, whole or as a stream. Both are
-/// made of the same deltas. on_event() is called by the engine's thread and never throws.
-class GenerationJob {
+/// Turns an engine's events about one or more prompts into an HTTP answer, whole or as a stream.
+/// Both are made of the same deltas. Choice c of prompt p is choice p * choices + c of the answer.
+class GenerationJob final : public PartsListener {
  public:
   GenerationJob(JobSetup setup, Tokenizer tokenizer, std::shared_ptr<Reply> reply);
 
-  bool on_event(const EngineEvent& event) noexcept;
+  bool hear(std::size_t part, const EngineEvent& event) override;
+  void finished() override;
+  void failed(const ApiError& error) override;
 
  private:
   /// The log-probabilities of /v1/completions: lists side by side.
@@ -54,17 +59,28 @@ class GenerationJob {
     StreamDecoder decoder;  ///< for offsets
   };
 
-  bool hear(const StartedEvent& event);
-  bool hear(const ProgressEvent& event);
-  bool hear(const PromptLogprobsEvent& event);
-  bool hear(const TokensEvent& event);
-  bool hear(const EmbeddingEvent&) { return true; }
-  bool hear(const ChoiceEvent& event);
-  bool hear(const FinishedEvent& event);
+  /// What is known of one prompt.
+  struct Part {
+    std::vector<TokenInfo> prompt_infos;
+    bool echoed = false;
+    PromptCounts counts;
+    std::chrono::steady_clock::time_point started;
+  };
 
-  void fail(int status, const std::string& text);
+  bool hear_one(std::size_t part, const StartedEvent& event);
+  bool hear_one(std::size_t part, const ProgressEvent& event);
+  bool hear_one(std::size_t part, const PromptLogprobsEvent& event);
+  bool hear_one(std::size_t part, const TokensEvent& event);
+  bool hear_one(std::size_t, const EmbeddingEvent&) { return true; }
+  bool hear_one(std::size_t part, const ChoiceEvent& event);
+  bool hear_one(std::size_t part, const FinishedEvent& event);
+
+  std::size_t first_choice(std::size_t part) const {
+    return part * static_cast<std::size_t>(setup_.choices);
+  }
   void add_logprobs(Choice& choice, const TokenInfo& token, bool of_prompt);
-  void echo_prompt();
+  void echo_prompt(std::size_t part);
+  void write_empty(std::size_t index, const Json& delta, const Json& progress);
   void emit(std::size_t index, AnswerDelta delta, const Json& finish_reason);
   void add(Choice& choice, AnswerDelta delta);
   bool write(const Json& json);
@@ -72,14 +88,14 @@ class GenerationJob {
   Json stream_choice(std::size_t index, const AnswerDelta& delta, const Json& finish_reason);
   Json whole_choice(std::size_t index);
   Json take_logprobs(Choice& choice);
-  Json usage(const Usage& usage) const;
+  Json usage() const;
 
   JobSetup setup_;
   Tokenizer tokenizer_;
   std::shared_ptr<Reply> reply_;
   std::vector<Choice> choices_;
-  std::vector<TokenInfo> prompt_infos_;
-  bool echoed_ = false, over_ = false;
+  std::vector<Part> parts_;
+  Usage usage_;  ///< of the prompts that have ended
 };
 
 }  // namespace palimpsest::server

@@ -155,7 +155,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Too many are there: says so and closes.
   awaitable<void> turn_away() {
     shared_.count([](HttpCounts& c) { ++c.refused_connections; });
-    Response response = error_response(503, "too many connections");
+    Response response = error_response(ApiError(503, "too many connections"));
     response.headers.emplace_back("Retry-After", "1");
     const Request unread;  // g++ 12 destroys a temporary in a co_await twice
     co_await write_response(unread, std::move(response), 11, false);
@@ -185,7 +185,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   awaitable<void> refuse(const Request& request, int status, std::string text) {
-    Response response = error_response(status, text);
+    Response response = shared_.handler.refusal(request, status, text);
     co_await write_response(request, std::move(response), 11, false);
     co_await linger(std::chrono::seconds(2));
   }
@@ -198,6 +198,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const std::string_view target = view(message.target());
     request.path = target.substr(0, target.find('?'));
     request.authorization = view(message[http::field::authorization]);
+    // Where clients of Anthropic's interface put it.
+    if (const std::string_view key = view(message["X-Api-Key"]); request.authorization.empty() && !key.empty())
+      request.authorization = "Bearer " + std::string(key);
     request.content_type = view(message[http::field::content_type]);
     request.peer = peer_;
     return request;

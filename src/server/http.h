@@ -19,7 +19,9 @@ struct Request {
   std::string id;      ///< the client's X-Request-Id where it is [A-Za-z0-9._-]{1,64}, else a new one
   std::string method;  ///< "GET"
   std::string path;    ///< without query, as it came
-  std::string authorization, content_type;  ///< headers; empty: none
+  std::string name;    ///< what {...} of a route's path stands for (server/routes.h)
+  /// Headers; empty: none. X-Api-Key counts as authorization "Bearer" where there is no other.
+  std::string authorization, content_type;
   std::string peer;                         ///< address of the client
   std::string body;
 };
@@ -56,6 +58,9 @@ class Handler {
   /// Is shown a request whose body has not been read yet; an answer given here spares it. On the
   /// transport's thread: it must not wait. Throws nothing.
   virtual std::optional<Response> admit(const Request& request) = 0;
+  /// What a client is told of a request that HTTP itself refuses: a header or a body that is broken
+  /// or too large. `request` may be empty. On the transport's thread. Throws nothing.
+  virtual Response refusal(const Request& request, int status, const std::string& text) = 0;
   /// On one of HttpOptions::workers threads. Throws nothing.
   virtual void handle(Request request, std::shared_ptr<Reply> reply) = 0;
 };

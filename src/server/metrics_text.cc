@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "server/service.h"
+#include "server/endpoints.h"
 
 namespace palimpsest::server {
 namespace {

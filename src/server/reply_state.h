@@ -58,7 +58,7 @@ class ReplyHandle final : public Reply {
       if (state.streaming)
         state.leave();
       else
-        state.whole = error_response(500, "the request was dropped");
+        state.whole = error_response(ApiError(500, "the request was dropped"));
     });
   }
 

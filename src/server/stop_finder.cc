@@ -20,6 +20,7 @@ bool StopFinder::push(std::string_view text, std::string& out) {
   }
   if (end != held_.npos) {
     out.append(held_, 0, begin);
+    stop_ = held_.substr(begin, end - begin);
     held_.clear();
     found_ = true;
     return false;

@@ -19,10 +19,11 @@ class StopFinder {
   /// No more text comes (here): appends what was held back.
   void flush(std::string& out);
   bool found() const { return found_; }
+  const std::string& stop() const { return stop_; }  ///< the one found; empty: none
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;
+  std::string held_, stop_;
   bool found_ = false;
 };
 

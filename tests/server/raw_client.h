@@ -40,6 +40,7 @@ struct Answer {
     std::vector<std::string> out;
     for (std::size_t at = 0; at < body.size();) {
       const std::size_t end = std::min(body.find("\n\n", at), body.size());
+      if (body.compare(at, 7, "event: ") == 0) at = body.find('\n', at) + 1;  // the name is in the data too
       if (body.compare(at, 6, "data: ") == 0) out.push_back(body.substr(at + 6, end - at - 6));
       at = end + 2;
     }

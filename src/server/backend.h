@@ -1,0 +1,67 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "palimpsest/chat.h"
+#include "palimpsest/engine.h"
+#include "palimpsest/tokenizer.h"
+#include "server/generation_fields.h"
+#include "server/http.h"
+
+namespace palimpsest::server {
+
+struct ServiceOptions {
+  std::string name = "model";          ///< what /v1/models calls it
+  std::vector<std::string> keys;       ///< any of them opens; none: no key is asked for
+  SamplingParams defaults;             ///< of what requests do not say
+  std::shared_ptr<const ChatFormat> format;  ///< null: no chats
+  std::function<HttpCounts()> http_counts;   ///< for /metrics; may be empty
+  std::filesystem::path sessions;            ///< folder of session files; empty: no /sessions
+};
+
+/// What the endpoints share. Constant but for `stopping`; any number of threads.
+struct Backend {
+  /// `engine_in` outlives the backend.
+  Backend(Engine& engine_in, Tokenizer tokenizer_in, ServiceOptions options_in);
+
+  /// ApiError 400 where the model has no chats.
+  const ChatFormat& format() const;
+  /// The place of the request's key in the list; nothing if none fits.
+  std::optional<std::size_t> key_of(const Request& request) const;
+  /// Whom the engine counts the request for: its key, or its address where there are no keys.
+  std::uint64_t user_of(const Request& request) const;
+  /// Hands a request to the engine, which tells `on_event`; the client's leaving cancels it. With
+  /// `stream`, comments keep the connection from looking dead from here on.
+  void submit(EngineRequest asked, const Request& request, const std::shared_ptr<Reply>& reply,
+              bool stream, EventHandler on_event);
+
+  Engine& engine;
+  const Tokenizer tokenizer;
+  const ServiceOptions options;
+  RequestLimits limits;
+  std::int64_t started;  ///< seconds since 1970
+  std::atomic<bool> stopping{false};
+};
+
+/// A chat, ready but for who asks: what /v1/chat/completions takes, and what other interfaces are
+/// turned into.
+struct PreparedChat {
+  GenerationFields fields;    ///< with prompt, borders and stop ids
+  Conversation conversation;  ///< what the answer's parser is made for
+};
+/// `body` in the form of /v1/chat/completions. ApiError 400, or Error naming the field.
+PreparedChat prepare_chat(const Backend& backend, const Json& body);
+
+std::int64_t unix_seconds();
+void send_json(const std::shared_ptr<Reply>& reply, const Json& json);
+/// "chatcmpl-" and the request's id.
+std::string answer_id(const Request& request, const char* prefix);
+
+}  // namespace palimpsest::server

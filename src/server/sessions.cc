@@ -1,0 +1,172 @@
+#include "server/sessions.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "runtime/sequence_cache.h"
+#include "server/api_error.h"
+
+namespace palimpsest::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSuffix = ".session";
+
+[[noreturn]] void not_there(const std::string& name) {
+  throw ApiError(404, fmt::format("no session is called \"{}\"", name), "name", "session_not_found");
+}
+
+}  // namespace
+
+bool is_session_name(std::string_view name) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           c == '.' || c == '_' || c == '-';
+  };
+  return !name.empty() && name.size() <= 100 && name.front() != '.' &&
+         std::all_of(name.begin(), name.end(), allowed);
+}
+
+Sessions::Sessions(Engine& engine, fs::path folder)
+    : engine_(engine),
+      folder_(std::move(folder)),
+      origin_(session_origin(engine.model(), engine.options().activations)) {
+  std::error_code ignored;
+  if (!fs::is_directory(folder_, ignored))
+    throw make_error(ErrorCode::kIo, "--sessions-dir: {}: no such folder", folder_.string());
+  thread_ = std::thread([this] {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return closing_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      const auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+  });
+}
+
+Sessions::~Sessions() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    wake_.notify_one();
+  }
+  thread_.join();
+}
+
+void Sessions::post(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  wake_.notify_one();
+}
+
+fs::path Sessions::path_of(const std::string& name) const {
+  if (!is_session_name(name)) {
+    throw ApiError(400,
+                   "name: not 1 to 100 letters, digits, '.', '_' and '-', the first no '.'", "name");
+  }
+  return folder_ / (name + std::string(kSuffix));
+}
+
+Sessions::Entry Sessions::entry(const std::string& name) const {
+  struct stat status {};
+  // A link is nobody's session, wherever it leads.
+  if (lstat(path_of(name).c_str(), &status) != 0 || !S_ISREG(status.st_mode)) not_there(name);
+  return {name, status.st_size, status.st_mtime};
+}
+
+std::vector<Sessions::Entry> Sessions::list() const {
+  std::vector<Entry> entries;
+  std::error_code failed;
+  for (const auto& item : fs::directory_iterator(folder_, failed)) {
+    const std::string name = item.path().stem().string();
+    if (item.path().extension() != kSuffix || !is_session_name(name)) continue;
+    try {
+      entries.push_back(entry(name));
+    } catch (const ApiError&) {
+      // a link, or gone meanwhile
+    }
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.name < b.name; });
+  return entries;
+}
+
+/// Between two steps in which a slot is free.
+void Sessions::with_slot(const std::function<void(SequenceCache&)>& f) {
+  const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  for (bool done = false; !done;) {
+    engine_.between_steps([&](SequenceCache& cache) {
+      if (cache.pool().free_slots() == 0) return;
+      done = true;
+      f(cache);
+    });
+    if (done) return;
+    if (std::chrono::steady_clock::now() > last)
+      throw ApiError(503, "no slot came free within 10 seconds", {}, "overloaded");
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+Sessions::Entry Sessions::save(const std::string& name, const std::vector<std::int32_t>& prompt) {
+  const fs::path path = path_of(name);
+  with_slot([&](SequenceCache& cache) {
+    const std::int32_t slot = *cache.open(prompt);
+    const bool whole = cache.length(slot) == static_cast<std::int64_t>(prompt.size());
+    try {
+      if (whole) save_session(path, cache, slot, origin_, {});
+    } catch (...) {
+      cache.close(slot);
+      throw;
+    }
+    cache.unwant(slot);
+    cache.close(slot);
+    if (!whole) {
+      throw ApiError(503, "the end of the prompt is not held any more: the memory for snapshots "
+                          "(--cache-ram) is too small");
+    }
+  });
+  return entry(name);
+}
+
+std::int64_t Sessions::restore(const std::string& name) {
+  const fs::path path = path_of(name);
+  entry(name);
+  std::int64_t tokens = 0;
+  try {
+    with_slot([&](SequenceCache& cache) {
+      const std::int32_t slot = *cache.open({});
+      try {
+        load_session(path, cache, slot, origin_);
+      } catch (...) {
+        cache.close(slot);
+        throw;
+      }
+      tokens = cache.length(slot);
+      cache.close(slot);
+    });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidFile && error.code() != ErrorCode::kInvalidRequest) throw;
+    std::string text = error.text();
+    if (const std::size_t at = text.find(path.string()); at != text.npos)
+      text.replace(at, path.string().size(), name);
+    throw ApiError(400, text, "name");
+  }
+  return tokens;
+}
+
+void Sessions::remove(const std::string& name) {
+  entry(name);
+  std::error_code failed;
+  if (!fs::remove(path_of(name), failed)) not_there(name);
+}
+
+}  // namespace palimpsest::server

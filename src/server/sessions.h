@@ -1,0 +1,63 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "palimpsest/engine.h"
+#include "runtime/session_file.h"
+
+namespace palimpsest::server {
+
+/// Session files in one folder, by name: what an engine has computed of a prompt, so that another
+/// start of the server goes on from it. Files are written and read on the engine's thread, between
+/// two steps: everybody waits for them. Throws ApiError, which names no path.
+class Sessions {
+ public:
+  /// Throws Error{kIo} for a folder that is not there.
+  Sessions(Engine& engine, std::filesystem::path folder);
+  ~Sessions();
+  Sessions(const Sessions&) = delete;
+  Sessions& operator=(const Sessions&) = delete;
+
+  /// Runs `task` on the store's own thread, one after the other: everything below may wait, which
+  /// no other thread of a server may. It throws nothing.
+  void post(std::function<void()> task);
+
+  struct Entry {
+    std::string name;
+    std::int64_t bytes = 0, modified = 0;  ///< modified: seconds since 1970
+  };
+  std::vector<Entry> list() const;  ///< by name
+  /// Of a prompt that the engine has read to its end just now. ApiError 503 when it is not held any
+  /// more, or no slot comes free within 10 seconds.
+  Entry save(const std::string& name, const std::vector<std::int32_t>& prompt);
+  /// Makes what was saved known to the engine; returns its tokens. ApiError 404, 400 for a file that
+  /// is damaged or belongs to another model, 503 for want of a slot or of room.
+  std::int64_t restore(const std::string& name);
+  void remove(const std::string& name);  ///< ApiError 404
+
+ private:
+  std::filesystem::path path_of(const std::string& name) const;
+  Entry entry(const std::string& name) const;
+  void with_slot(const std::function<void(SequenceCache&)>& f);
+
+  Engine& engine_;
+  std::filesystem::path folder_;
+  SessionOrigin origin_;
+  std::mutex mutex_;  ///< of the three below
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+/// Letters, digits, '.', '_' and '-', not '.' first, at most 100 of them.
+bool is_session_name(std::string_view name);
+
+}  // namespace palimpsest::server
