@@ -14,6 +14,7 @@ namespace palimpsest::cli {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kSmallestContext = 64;
 
 /// Text that is read whole: its bytes and, at worst, an id of four bytes for each.
 std::int64_t input_bytes(const Options& options) {
@@ -52,6 +53,34 @@ bool runs_a_model(Command command) {
          command == Command::kEval;
 }
 
+/// For threads, connections and requests of serve, beside the model.
+constexpr std::int64_t kServerBytes = 32 * kMiB;
+
+/// Context, snapshots and room for sequences that step back, from what --budget leaves.
+void keep_server_to_budget(Options& options) {
+  const MeasuredOutline outlined = outline_model(options);
+  const Model& model = *outlined.model;
+  PlanRequest request{.session = session_options(options),
+                      .sequences = options.parallel,
+                      .limit = parse_size("--budget", *options.budget),
+                      .process = outlined.process + kServerBytes};
+  options.suspended_bytes = 0;
+  // What an engine takes beyond as many sessions: longer passes.
+  Options least = options;
+  least.ctx_size = kSmallestContext;
+  least.cache_ram.emplace(1, '0');  // g++ 12 warns of an assignment where nothing is wrong
+  SessionOptions session = session_options(least);
+  request.process += Engine::plan(model, engine_options(least)).total() -
+                     plan_model(model, {.session = session, .sequences = options.parallel}).memory.total();
+  const ModelPlan plan = plan_model(model, request);
+  require_budget(model, request, plan);
+  options.ctx_size = plan.memory.context;
+  const std::int64_t left = plan.limit - plan.total() - kMiB;
+  const std::int64_t part = std::clamp<std::int64_t>(left / 2, 0, EngineOptions{}.cache_bytes);
+  options.suspended_bytes = options.cache_ram ? std::clamp<std::int64_t>(left, 0, 2 * part) : part;
+  if (!options.cache_ram) options.cache_ram = std::to_string(part / kMiB);
+}
+
 }  // namespace
 
 MeasuredOutline outline_model(const Options& options) {
@@ -72,7 +101,9 @@ std::int64_t snapshot_bytes(const Options& options) {
 }
 
 void keep_to_budget(Options& options) {
-  if (!options.budget || !runs_a_model(options.command)) return;
+  if (!options.budget) return;
+  if (options.command == Command::kServe) return keep_server_to_budget(options);
+  if (!runs_a_model(options.command)) return;
   const std::int64_t budget = parse_size("--budget", *options.budget);
   const MeasuredOutline outlined = outline_model(options);
   PlanRequest request{.session = session_options(options),

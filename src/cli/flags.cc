@@ -18,7 +18,7 @@ const std::vector<Command> kAll = {kRun,      kRecall, kInspect, kLogits,  kEval
                                    kTokenize, kRender, kPull,    kLineage, kConvert, kPlan, kSelfcheck, kBench, kServe};
 const std::vector<Command> kThreaded = {kRun, kRecall, kLogits, kEval, kConvert, kPlan, kSelfcheck, kServe};
 const std::vector<Command> kPlanned = {kRun, kRecall, kLogits, kEval,
-                                       kPlan};  // those that a budget can be given
+                                       kPlan, kServe};  // those that a budget can be given
 const std::vector<Command> kPassed = {kRun, kRecall, kLogits, kEval, kPlan, kServe};
 const std::vector<Command> kCached = {kRun, kRecall, kLogits, kEval, kPlan, kSelfcheck, kBench, kServe};
 const std::vector<Command> kSampling = {kRun, kServe};
@@ -367,7 +367,7 @@ const std::vector<Flag> kFlags = {
      .target = &Options::cache_ram,
      .help = "memory for snapshots of earlier moments, so that a prompt that changes is not read "
              "from its start; a bare number counts MiB; 0: none",
-     .default_text = "0; run, in chats and with --session or --cache-disk: room for 32; serve: 256MiB",
+     .default_text = "0; run, in chats and with --session or --cache-disk: room for 32; serve: 256MiB, within --budget",
      .commands = {kRun, kPlan, kServe}},
     {.names = {"--cache-disk"},
      .value = "FOLDER",
@@ -452,6 +452,17 @@ const std::vector<Flag> kFlags = {
      .target = &Options::alias,
      .help = "what the model is called in answers",
      .default_text = "its folder's or file's name",
+     .commands = {kServe}},
+    {.names = {"--config"},
+     .value = "FILE",
+     .target = &Options::config,
+     .help = "flags from a file of lines 'ctx-size = 8192' (TOML) or a JSON object; environment "
+             "variables (PALIMPSEST_CTX_SIZE) go before it, flags before both",
+     .commands = {kServe}},
+    {.names = {"--sessions-dir"},
+     .value = "FOLDER",
+     .target = &Options::sessions_dir,
+     .help = "let clients save and restore sessions as files in FOLDER; without it /sessions is not there",
      .commands = {kServe}},
     {.names = {"--shutdown-time"},
      .value = "SECONDS",

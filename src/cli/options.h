@@ -39,7 +39,8 @@ struct Options {
   std::int64_t sequences = 1;
   std::string host = "127.0.0.1";  ///< of serve, as the next ones
   std::int64_t port = 8080, parallel = 4, shutdown_seconds = 10;
-  std::optional<std::string> alias, api_key, api_key_file;
+  std::optional<std::string> alias, api_key, api_key_file, config, sessions_dir;
+  std::int64_t suspended_bytes = 256 << 20;  ///< of sequences that had to step back; no flag: what --budget leaves
   bool allow_remote_without_key = false;
   std::optional<std::string> reasoning_effort;
 

@@ -2,9 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "cli/aliases.h"
+#include "cli/config.h"
 #include "cli/flags.h"
 #include "machine/machine.h"
 
@@ -31,17 +33,21 @@ std::string help_text(const Flag& flag) {
   return text;
 }
 
-void add_flag(CLI::App& app, const Flag& flag, Options& options) {
+/// `given` gets the flags that are there.
+void add_flag(CLI::App& app, const Flag& flag, Options& options, std::set<const Flag*>& given) {
+  const auto set = [&flag, &options, &given](std::string_view text) {
+    given.insert(&flag);
+    set_flag(flag, options, text);
+  };
   if (flag.is_switch()) {
-    app.add_flag_callback(
-        parser_names(flag), [&flag, &options] { set_flag(flag, options, {}); }, help_text(flag));
+    app.add_flag_callback(parser_names(flag), [set] { set({}); }, help_text(flag));
     return;
   }
   if (flag.may_be_repeated()) {
     app.add_option_function<std::vector<std::string>>(
            parser_names(flag),
-           [&flag, &options](const std::vector<std::string>& texts) {
-             for (const std::string& text : texts) set_flag(flag, options, text);
+           [set](const std::vector<std::string>& texts) {
+             for (const std::string& text : texts) set(text);
            },
            help_text(flag))
         ->type_name(std::string(flag.value))
@@ -50,7 +56,7 @@ void add_flag(CLI::App& app, const Flag& flag, Options& options) {
   }
   app.add_option_function<std::string>(
          parser_names(flag),
-         [&flag, &options](const std::string& text) { set_flag(flag, options, text); },
+         [set](const std::string& text) { set(text); },
          help_text(flag))
       ->type_name(std::string(flag.value))
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
@@ -139,8 +145,9 @@ std::variant<Options, Message> parse_command_line(std::vector<std::string> argum
   app.get_formatter()->column_width(36);
   app.footer(examples_text(command));
   app.prefix_command(false);
+  std::set<const Flag*> given;
   for (const Flag& flag : flag_table()) {
-    if (flag.belongs_to(command.command)) add_flag(app, flag, options);
+    if (flag.belongs_to(command.command)) add_flag(app, flag, options, given);
   }
   if (!command.operand.empty()) {
     app.add_option("model", options.model, "a model of the hub (required)")
@@ -162,6 +169,7 @@ std::variant<Options, Message> parse_command_line(std::vector<std::string> argum
   } catch (const CLI::ParseError& error) {
     throw Error(ErrorCode::kUsage, error.what());
   }
+  if (options.command == Command::kServe) add_settings(options, given);
   check_required(command.command, options);
   return options;
 }

@@ -42,22 +42,6 @@ std::vector<std::string> read_keys(const Options& options) {
   return keys;
 }
 
-EngineOptions engine_options(const Options& options) {
-  const SessionOptions session = session_options(options);
-  EngineOptions engine;
-  engine.threads = session.threads;
-  engine.sequences = options.parallel;
-  engine.context = session.context;
-  engine.ubatch = session.ubatch;
-  engine.cache_type = session.cache_type;
-  engine.page_type = session.page_type;
-  engine.activations = session.activations;
-  if (options.cache_ram) engine.cache_bytes = session.cache_bytes;
-  engine.cache_disk = session.cache_disk;
-  engine.cache_disk_bytes = session.cache_disk_bytes;
-  return engine;
-}
-
 std::string model_name(const Options& options) {
   if (options.alias) return *options.alias;
   std::filesystem::path path(options.model);
@@ -70,6 +54,7 @@ server::ServiceOptions service_options(const Options& options, const Tokenizer& 
   server::ServiceOptions service;
   service.name = model_name(options);
   service.defaults = sampling_params(options);
+  service.sessions = options.sessions_dir.value_or("");
   try {
     service.format = ChatFormat::create(tokenizer, options.model);
   } catch (const Error& error) {

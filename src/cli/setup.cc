@@ -77,6 +77,23 @@ SessionOptions session_options(const Options& options) {
   return session;
 }
 
+EngineOptions engine_options(const Options& options) {
+  const SessionOptions session = session_options(options);
+  EngineOptions engine;
+  engine.threads = session.threads;
+  engine.sequences = options.parallel;
+  engine.context = session.context;
+  engine.ubatch = session.ubatch;
+  engine.cache_type = session.cache_type;
+  engine.page_type = session.page_type;
+  engine.activations = session.activations;
+  if (options.cache_ram) engine.cache_bytes = session.cache_bytes;
+  engine.suspended_bytes = options.suspended_bytes;
+  engine.cache_disk = session.cache_disk;
+  engine.cache_disk_bytes = session.cache_disk_bytes;
+  return engine;
+}
+
 SessionOptions with_default_types(SessionOptions session) {
   session.cache_type = SessionOptions{}.cache_type;
   session.page_type = SessionOptions{}.page_type;

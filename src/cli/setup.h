@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/options.h"
+#include "palimpsest/engine.h"
 #include "palimpsest/model.h"
 #include "palimpsest/sampler.h"
 #include "palimpsest/session.h"
@@ -25,6 +26,7 @@ std::filesystem::path model_folder(const std::string& path);
 std::shared_ptr<const Model> load_model(const Options& options);
 
 SessionOptions session_options(const Options& options);
+EngineOptions engine_options(const Options& options);  ///< of serve
 /// The same session with the types of lists and pages that it has without flags.
 SessionOptions with_default_types(SessionOptions session);
 
