@@ -20,7 +20,7 @@ from pathlib import Path
 OPS_LEVEL = {"base", "tensor", "kernels"}
 MODEL_LEVEL = OPS_LEVEL | {"machine", "formats", "ops", "state"}
 PLAN_LEVEL = MODEL_LEVEL | {"model"}
-RUNTIME_LEVEL = PLAN_LEVEL | {"plan", "text", "media"}
+RUNTIME_LEVEL = PLAN_LEVEL | {"plan", "text", "media", "grammar"}
 MAY_SEE = {
     "base": set(),
     "tensor": {"base"},
@@ -29,6 +29,7 @@ MAY_SEE = {
     "media": {"base"},
     "hub": {"base", "formats"},
     "text": {"base", "formats"},
+    "grammar": {"base", "text"},
     "kernels": {"base", "tensor"},
     "kernels/ref": OPS_LEVEL,
     "kernels/cpu": OPS_LEVEL | {"kernels/ref"},  # the scalar target decodes blocks as the reference does
@@ -40,7 +41,7 @@ MAY_SEE = {
     "plan": PLAN_LEVEL,
     "runtime": RUNTIME_LEVEL,
     "engine": RUNTIME_LEVEL | {"runtime"},
-    "server": {"base", "text", "model", "engine", "runtime", "plan", "state", "tensor"},
+    "server": {"base", "text", "grammar", "model", "engine", "runtime", "plan", "state", "tensor"},
     "selfcheck": RUNTIME_LEVEL | {"runtime"},
     "report": {"base"},
     "lineage": OPS_LEVEL | {"ops", "report"},
@@ -59,6 +60,7 @@ PUBLIC_HEADERS = {
     "session.h": "plan",  # its MemoryPlan
     "tokenizer.h": "text",
     "chat.h": "text",
+    "constraint.h": "grammar",
     "engine.h": "engine",
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -184,6 +185,36 @@ ParsedMessage parse_message(ChatParser& parser, std::span<const TokenId> ids);
 
 // -- formats -----------------------------------------------------------------------------------
 
+/// What a format has a model write around its words, for constraints on answers. All pieces are
+/// segments as in a prompt; none of them: nothing is written there. An answer is
+///
+///   [thoughts] content [content_end]            or
+///   [thoughts] content calls_begin call+ calls_end
+///
+/// and then a stop id; without thoughts, unless begins_thinking, think_begin is what they begin with.
+struct AnswerShape {
+  using Segments = std::vector<ChatSegment>;
+  enum class Arguments : std::uint8_t {
+    kNone,      ///< there are no calls
+    kJson,      ///< one JSON object
+    kElements,  ///< each between argument_begin and argument_end: strings as they are, others as JSON
+  };
+
+  /// The prompt can ask for tool_choice required and for a response format in the format's words.
+  bool asks = false;
+  bool begins_thinking = false;  ///< the prompt ends inside of the thoughts
+  Segments think_begin;          ///< empty: there are no thoughts but those that the prompt begins
+  Segments think_end;            ///< from the thoughts to the content
+  Segments content_end;
+  Arguments arguments = Arguments::kNone;
+  Segments calls_begin, calls_end, call_end, argument_end;
+  Segments between_calls;
+  /// Of call number `index` (from 0) of the answer.
+  std::function<Segments(std::string_view tool, std::int64_t index)> call_begin;
+  /// `type`: "string", "number", "boolean", "null", "object", "array".
+  std::function<Segments(std::string_view key, std::string_view type)> argument_begin;
+};
+
 /// How one family of models writes chats. Immutable; any thread may use it.
 class ChatFormat {
  public:
@@ -202,6 +233,10 @@ class ChatFormat {
 
   /// A parser of the answer to `conversation`, rendered with add_generation_prompt.
   virtual std::unique_ptr<ChatParser> make_parser(const Conversation& conversation) const = 0;
+
+  /// How the answer to `conversation` is written, as far as constraints need to know; by default
+  /// content alone. Errors: as render().
+  virtual AnswerShape answer_shape(const Conversation& conversation) const;
 
   /// Chosen by the names of the control tokens: <|open|>, <|close|>, <|sep|>, <|end_of_msg|> (Kimi
   /// K3, XTML) or <|im_user|>, <|im_assistant|>, <|im_system|>, <|im_middle|>, <|im_end|> (Kimi K2

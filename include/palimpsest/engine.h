@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "palimpsest/constraint.h"
 #include "palimpsest/error.h"
 #include "palimpsest/generate.h"
 #include "palimpsest/model.h"
@@ -28,21 +29,6 @@ class SequenceCache;
 using RequestId = std::uint64_t;
 
 // -- what is asked ------------------------------------------------------------------------------
-
-/// Says which tokens may come next: a JSON schema, a grammar. One object belongs to one choice; it
-/// is called by one thread at a time, which may be a different one each time (a worker of the
-/// engine), once for each token, between the passes of the model: it must be quick, must not wait
-/// and must not call the engine. What it throws ends its choice with reason error.
-class TokenConstraint {
- public:
-  virtual ~TokenConstraint() = default;
-  /// `written`: the answer so far: empty at first, then one id more with each call. `allowed`: id i
-  /// is bit i % 32 of word i / 32, [(vocab_size + 31) / 32], all clear; bits beyond the vocabulary
-  /// are not looked at. Sets those of the tokens that may come next and returns true; or returns
-  /// false: any may come. To let the answer end, allow a stop id. When nothing is allowed the
-  /// choice ends with reason error.
-  virtual bool allow(std::span<const std::int32_t> written, std::span<std::uint32_t> allowed) = 0;
-};
 
 /// An embedding instead of an answer: hidden states after the final norm, [hidden_size].
 enum class Pooling : std::uint8_t {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "palimpsest/constraint.h"
 #include "palimpsest/sampler.h"
 #include "palimpsest/session.h"
 
@@ -34,6 +35,9 @@ struct GenerateOptions {
   std::vector<std::int64_t> borders;
   std::uint64_t sequence =
       0;  ///< names the random numbers, with the sampler's seed and the position
+  /// Which tokens may come next; of one answer, from its first token on. Null: any. What it throws
+  /// comes out of generate().
+  TokenConstraint* constraint = nullptr;
   /// Looked at before every forward pass; may be set from any thread or from a signal handler.
   /// Null: never cancelled.
   const std::atomic<bool>* cancel = nullptr;

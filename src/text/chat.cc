@@ -105,6 +105,10 @@ ParsedMessage parse_message(ChatParser& parser, std::span<const TokenId> ids) {
   return message;
 }
 
+AnswerShape ChatFormat::answer_shape(const Conversation&) const {
+  return {};
+}
+
 std::unique_ptr<const ChatFormat> ChatFormat::create(Tokenizer tokenizer,
                                                      const std::filesystem::path& model) {
   const auto has = [&tokenizer](std::initializer_list<const char*> names) {

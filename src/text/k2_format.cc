@@ -151,6 +151,24 @@ class K2Format final : public ChatFormat {
     return std::make_unique<K2Parser>(tokenizer_, declared_tools(conversation));
   }
 
+  AnswerShape answer_shape(const Conversation& conversation) const override {
+    AnswerShape shape;
+    if (!has_tools_) return shape;
+    std::int64_t before = 0;  // calls are numbered through the chat
+    for (const ChatMessage& message : conversation.messages)
+      before += static_cast<std::int64_t>(message.tool_calls.size());
+    shape.arguments = AnswerShape::Arguments::kJson;
+    shape.calls_begin = {{"<|tool_calls_section_begin|>", true}};
+    shape.calls_end = {{"<|tool_calls_section_end|>", true}};
+    shape.call_end = {{"<|tool_call_end|>", true}};
+    shape.call_begin = [before](std::string_view tool, std::int64_t index) {
+      return AnswerShape::Segments{{"<|tool_call_begin|>", true},
+                                   {fmt::format("functions.{}:{}", tool, before + index), false},
+                                   {"<|tool_call_argument_begin|>", true}};
+    };
+    return shape;
+  }
+
  private:
   Tokenizer tokenizer_;
   bool has_tools_;

@@ -300,6 +300,36 @@ class K3Format final : public ChatFormat {
                                       conversation.options.thinking);
   }
 
+  AnswerShape answer_shape(const Conversation& conversation) const override {
+    using Segments = AnswerShape::Segments;
+    const auto tag = [](const char* marker, std::string text) {
+      return Segments{{marker, true}, {std::move(text), false}, {"<|sep|>", true}};
+    };
+    const auto joined = [](std::initializer_list<Segments> parts) {
+      Segments out;
+      for (const Segments& part : parts) out.insert(out.end(), part.begin(), part.end());
+      return out;
+    };
+    const Segments end = tag("<|close|>", "message");
+    AnswerShape shape;
+    shape.asks = true;
+    shape.begins_thinking = conversation.options.thinking;
+    shape.think_end = joined({tag("<|close|>", "think"), tag("<|open|>", "response")});
+    shape.content_end = joined({tag("<|close|>", "response"), end});
+    shape.arguments = AnswerShape::Arguments::kElements;
+    shape.calls_begin = joined({tag("<|close|>", "response"), tag("<|open|>", "tools")});
+    shape.calls_end = joined({tag("<|close|>", "tools"), end});
+    shape.call_end = tag("<|close|>", "call");
+    shape.argument_end = tag("<|close|>", "argument");
+    shape.call_begin = [tag](std::string_view tool, std::int64_t index) {
+      return tag("<|open|>", fmt::format("call tool=\"{}\" index=\"{}\"", escape_attribute(tool), index + 1));
+    };
+    shape.argument_begin = [tag](std::string_view key, std::string_view type) {
+      return tag("<|open|>", fmt::format("argument key=\"{}\" type=\"{}\"", escape_attribute(key), type));
+    };
+    return shape;
+  }
+
  private:
   Tokenizer tokenizer_;
 };

@@ -291,6 +291,27 @@ class QwenFormat final : public ChatFormat {
     return std::make_unique<AnswerParser>(tokenizer_, all_tools(conversation), style);
   }
 
+  AnswerShape answer_shape(const Conversation& conversation) const override {
+    const auto own = [this](std::string words) {
+      return PromptBuilder().own(words).segments(control_);
+    };
+    AnswerShape shape;
+    if (has_thinking() && conversation.options.thinking) {
+      shape.begins_thinking = dialect_ == QwenDialect::kQwen35;
+      if (!shape.begins_thinking) shape.think_begin = own("<think>\n");
+      shape.think_end = own("</think>\n\n");
+    }
+    if (dialect_ == QwenDialect::kQwen25 || dialect_ == QwenDialect::kQwen3) {
+      shape.arguments = AnswerShape::Arguments::kJson;
+      shape.call_begin = [own](std::string_view tool, std::int64_t) {
+        return own(fmt::format("<tool_call>\n{{\"name\": {}, \"arguments\": ", quote_json(tool)));
+      };
+      shape.call_end = own("}\n</tool_call>");
+      shape.between_calls = own("\n");
+    }
+    return shape;
+  }
+
  private:
   Tokenizer tokenizer_;
   ControlTokens control_;

@@ -74,6 +74,18 @@ class TemplateFormat final : public ChatFormat {
     return std::make_unique<AnswerParser>(tokenizer_, all_tools(conversation), style);
   }
 
+  AnswerShape answer_shape(const Conversation& conversation) const override {
+    const auto own = [this](std::string words) {
+      return PromptBuilder().own(words).segments(control_);
+    };
+    AnswerShape shape;
+    if (!style_.thinks || !conversation.options.thinking) return shape;
+    shape.begins_thinking = trimmed(render_text(conversation).text).ends_with("<think>");
+    if (!shape.begins_thinking) shape.think_begin = own("<think>");
+    shape.think_end = own("</think>");
+    return shape;
+  }
+
   /// Refuses templates that would lose control tokens: those whose names come out of operations
   /// that origins are not followed through.
   void require_known_origins(const std::string& file) const {

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "grammar/grammar.h"
+
+namespace palimpsest::grammar {
+
+/// A bound of a number, in decimal notation without exponent: "-12.5".
+struct Bound {
+  std::string decimal;
+  bool exclusive = false;
+};
+
+/// A JSON number without fraction and exponent between two bounds (which may have fractions), of at
+/// most 16 digits where a bound does not ask for more.
+ExprId integer_text(Grammar& grammar, const std::optional<Bound>& least,
+                    const std::optional<Bound>& most);
+/// A JSON number: at most 16 digits before and behind the point; an exponent of one or two digits
+/// where there are no bounds.
+ExprId number_text(Grammar& grammar, const std::optional<Bound>& least,
+                   const std::optional<Bound>& most);
+
+}  // namespace palimpsest::grammar

@@ -1,0 +1,490 @@
+#include "grammar/json_schema.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "grammar/json_formats.h"
+#include "grammar/json_number.h"
+#include "grammar/regex_grammar.h"
+#include "grammar/schema_words.h"
+#include "text/json_text.h"
+
+// What schemas become; schema_merge.cc is about schemas that are made of others.
+
+namespace palimpsest::grammar {
+namespace {
+
+using Json = SchemaJson;
+
+constexpr std::size_t kMostOptional = 1'000;  ///< each is a way to go on at once
+constexpr int kMostSteps = 20'000;
+
+CharSet plain_characters() {
+  return CharSet(0, 0x1f).add('"', '"').add('\\', '\\').inverse();
+}
+
+}  // namespace
+
+SchemaJson parse_schema_text(std::string_view text) {
+  if (text.size() > kMostSourceBytes) {
+    throw make_error(ErrorCode::kInvalidRequest, "{} bytes, but at most {} are taken", text.size(),
+                     kMostSourceBytes);
+  }
+  // The library takes a zero byte for the end of its input; in JSON it has no place at all.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
+    throw make_error(ErrorCode::kInvalidRequest, "not JSON: a zero byte at {}", zero);
+  const auto watch = [](int depth, Json::parse_event_t, Json&) {
+    if (depth > kDeepestNesting) {
+      throw make_error(ErrorCode::kInvalidRequest, "JSON nested more than {} deep",
+                       kDeepestNesting);
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), watch);
+  } catch (const nlohmann::json::exception& error) {
+    throw make_error(ErrorCode::kInvalidRequest, "not JSON: {}", error.what());
+  }
+}
+
+SchemaRules::SchemaRules(Grammar& grammar, SchemaJson document, std::string name)
+    : g_(grammar), name_(std::move(name)) {
+  keep(std::move(document));
+}
+
+const Json& SchemaRules::keep(Json schema) {
+  kept_.push_back(std::move(schema));
+  return kept_.back();
+}
+
+void SchemaRules::step() {
+  if (++steps_ > kMostSteps) {
+    throw make_error(ErrorCode::kInvalidRequest, "the schema takes more than {} steps to work out",
+                     kMostSteps);
+  }
+}
+
+RuleId SchemaRules::root() {
+  const RuleId rule = rule_of(kept_.front(), "#");
+  finish();
+  return rule;
+}
+
+RuleId SchemaRules::rule_of(const Json& schema, const std::string& path) {
+  const auto it = rules_.find(&schema);
+  if (it != rules_.end()) return it->second;
+  step();
+  const RuleId rule = g_.add_rule(name_ + path);
+  rules_.emplace(&schema, rule);
+  pending_.push_back({rule, &schema, path});
+  return rule;
+}
+
+void SchemaRules::finish() {
+  while (!pending_.empty()) {
+    const Pending next = pending_.front();
+    pending_.pop_front();
+    g_.define(next.rule, value(*next.schema, next.path));
+  }
+}
+
+// -- words --------------------------------------------------------------------------------------
+
+/// Nothing, a space, or the end of a line with an indentation: as much as usual layouts have, and
+/// bounded, since models that may write white space sometimes write nothing else.
+ExprId SchemaRules::space() {
+  if (!space_) {
+    ByteSet indent;
+    indent.set(' ').set('\t');
+    const ExprId line = g_.sequence({g_.literal("\n"), g_.repeat(g_.byte_set(indent), 0, 24)});
+    space_ = g_.add_rule("white space", g_.choice({g_.empty(), g_.literal(" "), line}), true);
+  }
+  return g_.call(*space_);
+}
+
+ExprId SchemaRules::member(ExprId key, ExprId value) {
+  return g_.sequence({key, g_.literal(":"), space(), value});
+}
+
+/// Inside of a string: as it is, or in any escape but halves of surrogate pairs.
+ExprId SchemaRules::json_character() {
+  if (character_) return *character_;
+  const auto set = [&](std::string_view members) {
+    ByteSet out;
+    for (const char c : members) out.set(static_cast<unsigned char>(c));
+    return g_.byte_set(out);
+  };
+  const ExprId hex = set("0123456789abcdefABCDEF");
+  const ExprId code = g_.choice({g_.sequence({set("0123456789abcefABCEF"), hex, hex, hex}),
+                                 g_.sequence({set("dD"), set("01234567"), hex, hex})});
+  const ExprId escape = g_.sequence(
+      {g_.literal("\\"), g_.choice({set("\"\\/bfnrt"), g_.sequence({g_.literal("u"), code})})});
+  character_ = g_.choice({g_.chars(plain_characters()), escape});
+  return *character_;
+}
+
+ExprId SchemaRules::string_word() {
+  if (!string_) {
+    const ExprId quote = g_.literal("\"");
+    string_ = g_.add_rule(
+        "string", g_.sequence({quote, g_.repeat(json_character(), 0, kNoEnd), quote}), true);
+  }
+  return g_.call(*string_);
+}
+
+ExprId SchemaRules::number_word(bool whole) {
+  std::optional<RuleId>& rule = whole ? integer_ : number_;
+  if (!rule) {
+    rule = whole ? g_.add_rule("integer", integer_text(g_, {}, {}), true)
+                 : g_.add_rule("number", number_text(g_, {}, {}), true);
+  }
+  return g_.call(*rule);
+}
+
+RuleId SchemaRules::any_value() {
+  if (value_) return *value_;
+  value_ = g_.add_rule("value");
+  array_ = g_.add_rule("array");
+  const ExprId each = g_.call(*value_);
+  const ExprId more = g_.repeat(g_.sequence({comma(), each}), 0, kNoEnd);
+  const ExprId list = g_.optional(g_.sequence({each, more, space()}));
+  g_.define(*array_, g_.sequence({g_.literal("["), space(), list, g_.literal("]")}));
+  g_.define(*value_,
+            g_.choice({g_.call(any_object()), g_.call(*array_), string_word(), number_word(false),
+                       g_.literal("true"), g_.literal("false"), g_.literal("null")}));
+  return *value_;
+}
+
+RuleId SchemaRules::any_object() {
+  if (object_) return *object_;
+  object_ = g_.add_rule("object");
+  const ExprId one = member(string_word(), g_.call(any_value()));
+  const ExprId more = g_.repeat(g_.sequence({comma(), one}), 0, kNoEnd);
+  const ExprId list = g_.optional(g_.sequence({one, more, space()}));
+  g_.define(*object_, g_.sequence({g_.literal("{"), space(), list, g_.literal("}")}));
+  return *object_;
+}
+
+// -- values -------------------------------------------------------------------------------------
+
+ExprId SchemaRules::value(const Json& schema, const std::string& path) {
+  step();
+  if (schema.is_boolean()) return schema.get<bool>() ? g_.call(any_value()) : g_.nothing();
+  check_keywords(schema, path);
+  const Json plain = without_annotations(schema);
+  if (plain.size() == 1 && plain.contains("$ref"))
+    return g_.call(rule_of(target(schema, path), schema["$ref"].get<std::string>()));
+  for (const char* key : {"anyOf", "oneOf"}) {
+    if (plain.size() != 1 || !plain.contains(key)) continue;
+    if (key == std::string_view("oneOf")) check_exclusive(schema[key], path);
+    std::vector<ExprId> ways;
+    for (std::size_t i = 0; i < schema[key].size(); ++i)
+      ways.push_back(g_.call(rule_of(schema[key][i], fmt::format("{}/{}/{}", path, key, i))));
+    return g_.choice(std::move(ways));
+  }
+  std::vector<ExprId> ways;
+  for (auto& [flat, at] : flatten(schema, path)) {
+    const Json& kept = keep(std::move(flat));
+    if (kept.contains("const") || kept.contains("enum")) {
+      std::vector<std::string> texts;
+      for (const Json& listed : listed_values(kept, at)) texts.push_back(listed.dump());
+      ways.push_back(g_.call(g_.add_rule(name_ + at, literals(g_, std::move(texts)), true)));
+      continue;
+    }
+    const std::vector<std::string> types = types_of(kept, at);
+    if (types.empty()) ways.push_back(g_.call(any_value()));
+    for (const std::string& type : types) ways.push_back(values_of_type(kept, type, at));
+  }
+  return g_.choice(std::move(ways));
+}
+
+ExprId SchemaRules::values_of_type(const Json& schema, const std::string& type,
+                                   const std::string& path) {
+  if (type == "null") return g_.literal("null");
+  if (type == "boolean") return g_.choice({g_.literal("true"), g_.literal("false")});
+  if (type == "integer" || type == "number") return number(schema, path, type == "integer");
+  if (type == "array") return array(schema, path);
+  if (type == "object") return object(schema, path);
+  return string(schema, path, Spelling::kJson);
+}
+
+/// The values of const and enum that have the schema's type.
+std::vector<Json> SchemaRules::listed_values(const Json& schema, const std::string& path) {
+  for (const auto& [key, ignored] : schema.items()) {
+    if (key != "const" && key != "enum" && key != "type" && key != "nullable")
+      refuse(path, fmt::format("{} beside const or enum is not supported", key));
+  }
+  std::vector<Json> values;
+  if (schema.contains("const")) values = {schema["const"]};
+  if (schema.contains("enum")) {
+    std::vector<Json> listed(schema["enum"].begin(), schema["enum"].end());
+    if (schema.contains("const")) {
+      if (std::find(listed.begin(), listed.end(), values.front()) == listed.end()) values.clear();
+    } else {
+      values = std::move(listed);
+    }
+  }
+  const std::vector<std::string> types = types_of(schema, path);
+  if (!types.empty())
+    std::erase_if(values, [&](const Json& value) { return !has_type(value, types); });
+  return values;
+}
+
+ExprId SchemaRules::string(const Json& schema, const std::string& path, Spelling spelling) {
+  const std::int64_t least = count_in(schema, "minLength", path).value_or(0);
+  const std::int64_t most = count_in(schema, "maxLength", path).value_or(kNoEnd);
+  const bool sized = least > 0 || most != kNoEnd;
+  if (most != kNoEnd && most < least) return g_.nothing();
+  const bool json = spelling == Spelling::kJson;
+  ExprId body = 0;
+  const std::string regex = schema.contains("pattern") ? std::string() : format_regex(schema);
+  if (schema.contains("pattern")) {
+    if (sized) refuse(path, "pattern beside minLength or maxLength is not supported");
+    const std::string pattern = text_in(schema, "pattern", path);
+    try {
+      body = parse_regex(g_, pattern, RegexMatch::kPart, spelling);
+    } catch (Error& error) {
+      throw error.add_context(path + "/pattern");
+    }
+  } else if (!sized && !regex.empty()) {
+    body = parse_regex(g_, regex, RegexMatch::kWhole, spelling);
+  } else if (!sized && json) {
+    return string_word();
+  } else {
+    const ExprId character = json ? json_character() : g_.chars(CharSet::all());
+    try {
+      body = g_.repeat(character, least, most);
+    } catch (Error& error) {
+      throw error.add_context(path);
+    }
+  }
+  if (json) body = g_.sequence({g_.literal("\""), body, g_.literal("\"")});
+  return g_.call(g_.add_rule(name_ + path, body, true));
+}
+
+ExprId SchemaRules::number(const Json& schema, const std::string& path, bool whole) {
+  const auto tighter = [&](const char* key, const char* exclusive_key, double sign) {
+    std::optional<Bound> out;
+    double value = 0;
+    for (const char* name : {key, exclusive_key}) {
+      if (!schema.contains(name)) continue;
+      const Json& bound = schema[name];
+      if (!bound.is_number()) refuse(path, fmt::format("{} is not a number", name));
+      const bool exclusive = name == exclusive_key;
+      const double x = bound.get<double>();
+      if (out && (sign * x < sign * value || (x == value && !exclusive))) continue;
+      out = Bound{decimal_text(bound), exclusive};
+      value = x;
+    }
+    return out;
+  };
+  const std::optional<Bound> least = tighter("minimum", "exclusiveMinimum", 1);
+  const std::optional<Bound> most = tighter("maximum", "exclusiveMaximum", -1);
+  if (!least && !most) return number_word(whole);
+  const ExprId body = whole ? integer_text(g_, least, most) : number_text(g_, least, most);
+  return g_.call(g_.add_rule(name_ + path, body, true));
+}
+
+ExprId SchemaRules::array(const Json& schema, const std::string& path) {
+  const Json* prefix = schema.contains("prefixItems") ? &schema["prefixItems"] : nullptr;
+  const Json* items = schema.contains("items") ? &schema["items"] : nullptr;
+  std::string items_path = path + "/items", prefix_path = path + "/prefixItems";
+  if (items && items->is_array()) {  // as drafts before 2020 wrote it
+    if (prefix) refuse(path, "a list of items beside prefixItems");
+    prefix = items;
+    prefix_path = path + "/items";
+    items = schema.contains("additionalItems") ? &schema["additionalItems"] : nullptr;
+    items_path = path + "/additionalItems";
+  }
+  if (prefix && !prefix->is_array()) refuse(prefix_path, "not a list");
+  const std::int64_t least = count_in(schema, "minItems", path).value_or(0);
+  std::int64_t most = count_in(schema, "maxItems", path).value_or(kNoEnd);
+  const auto fixed = static_cast<std::int64_t>(prefix ? prefix->size() : 0);
+  if (items && items->is_boolean() && !items->get<bool>())
+    most = most == kNoEnd ? fixed : std::min(most, fixed);
+  if (most != kNoEnd && most < least) return g_.nothing();
+  const auto item = [&](std::int64_t i) {
+    if (i < fixed)
+      return g_.call(
+          rule_of((*prefix)[static_cast<std::size_t>(i)], fmt::format("{}/{}", prefix_path, i)));
+    return g_.call(items ? rule_of(*items, items_path) : any_value());
+  };
+  // From the back: what may follow i items, i > 0.
+  const auto first_free = std::max<std::int64_t>(fixed, 1);
+  ExprId tail = g_.empty();
+  if (most == kNoEnd || most > first_free) {
+    try {
+      tail = g_.repeat(g_.sequence({comma(), item(fixed)}),
+                       std::max<std::int64_t>(0, least - first_free),
+                       most == kNoEnd ? kNoEnd : most - first_free);
+    } catch (Error& error) {
+      throw error.add_context(path);
+    }
+  }
+  for (std::int64_t i = std::min(fixed, most == kNoEnd ? fixed : most) - 1; i > 0; --i) {
+    const ExprId on = g_.sequence({comma(), item(i), tail});
+    tail = i >= least ? g_.optional(on) : on;
+  }
+  ExprId list = g_.empty();
+  if (most != 0) {
+    list = g_.sequence({item(0), tail, space()});
+    if (least == 0) list = g_.optional(list);
+  }
+  return g_.sequence({g_.literal("["), space(), list, g_.literal("]")});
+}
+
+SchemaRules::Members SchemaRules::members_of(const Json& schema, const std::string& path) {
+  static const Json kAnything(true);
+  Members members;
+  const Json* others =
+      schema.contains("additionalProperties") ? &schema["additionalProperties"] : nullptr;
+  members.others = {"", false, others ? others : &kAnything, path + "/additionalProperties"};
+  const bool closed = others && others->is_boolean() && !others->get<bool>();
+  std::vector<std::string> required;
+  if (schema.contains("required")) {
+    if (!schema["required"].is_array()) refuse(path, "required is not a list");
+    for (const Json& name : schema["required"]) {
+      if (!name.is_string()) refuse(path, "required holds something that is not a string");
+      required.push_back(name.get<std::string>());
+    }
+  }
+  const auto is_required = [&](const std::string& name) {
+    return std::find(required.begin(), required.end(), name) != required.end();
+  };
+  std::size_t optional = 0;
+  if (schema.contains("properties")) {
+    if (!schema["properties"].is_object()) refuse(path, "properties is not an object");
+    for (const auto& [name, of] : schema["properties"].items()) {
+      members.list.push_back({name, is_required(name), &of, path + "/properties/" + name});
+      optional += members.list.back().required ? 0 : 1;
+    }
+  }
+  if (optional > kMostOptional)
+    refuse(path, fmt::format("{} optional properties, but at most {} are taken", optional,
+                             kMostOptional));
+  for (const std::string& name : required) {
+    const auto same = [&](const Member& m) { return m.name == name; };
+    if (std::any_of(members.list.begin(), members.list.end(), same)) continue;
+    static const Json kNothing(false);
+    members.list.push_back(
+        {name, true, closed ? &kNothing : members.others.schema, members.others.path});
+  }
+  // Where nothing is said about others they stay away, unless there is nothing else.
+  members.open = others ? !closed : members.list.empty();
+  return members;
+}
+
+ExprId SchemaRules::object(const Json& schema, const std::string& path) {
+  const Members members = members_of(schema, path);
+  if (members.list.empty() && members.open && !schema.contains("additionalProperties"))
+    return g_.call(any_object());
+  const std::size_t count = members.list.size();
+  // What may follow once something was written (tail) or nothing was (first), from the back.
+  ExprId tail = g_.empty(), first = g_.empty();
+  if (members.open) {
+    const ExprId value = g_.call(rule_of(*members.others.schema, members.others.path));
+    const ExprId other = member(other_key(members.list), value);
+    tail = g_.repeat(g_.sequence({comma(), other}), 0, kNoEnd);
+    first = g_.optional(g_.sequence({other, tail, space()}));
+  }
+  tail = g_.sequence({tail, space()});
+  for (std::size_t i = count; i-- > 0;) {
+    const Member& m = members.list[i];
+    const ExprId one =
+        member(g_.literal(text::quote_json(m.name)), g_.call(rule_of(*m.schema, m.path)));
+    const ExprId rest = g_.call(g_.add_rule(name_ + path, tail));
+    const ExprId with_comma = g_.sequence({comma(), one, rest});
+    const ExprId alone = g_.sequence({one, rest});
+    first = m.required ? alone : g_.choice({alone, g_.call(g_.add_rule(name_ + path, first))});
+    tail = m.required ? with_comma : g_.choice({with_comma, rest});
+  }
+  return g_.sequence({g_.literal("{"), space(), first, g_.literal("}")});
+}
+
+/// A key that is none of the declared ones: letter by letter along them, and off.
+ExprId SchemaRules::other_key(const std::vector<Member>& declared) {
+  struct Place {
+    std::map<char32_t, std::size_t> next;
+    bool taken = false;
+  };
+  const CharSet plain = plain_characters();
+  std::vector<Place> places(1);
+  for (const Member& m : declared) {
+    const std::u32string name = code_points(m.name);
+    // Keys are written without escapes, so that those that need them cannot be met.
+    if (!std::all_of(name.begin(), name.end(), [&](char32_t c) { return plain.contains(c); }))
+      continue;
+    std::size_t at = 0;
+    for (const char32_t c : name) {
+      const auto it = places[at].next.find(c);
+      if (it != places[at].next.end()) {
+        at = it->second;
+        continue;
+      }
+      places[at].next.emplace(c, places.size());
+      at = places.size();
+      places.emplace_back();
+    }
+    places[at].taken = true;
+  }
+  const ExprId quote = g_.literal("\"");
+  const ExprId off = g_.call(
+      g_.add_rule("other key", g_.sequence({g_.repeat(g_.chars(plain), 0, kNoEnd), quote}), true));
+  std::vector<RuleId> rules;
+  for (std::size_t i = 0; i < places.size(); ++i) rules.push_back(g_.add_rule("other key", true));
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    CharSet rest = plain;
+    std::vector<ExprId> ways;
+    CharSet along;
+    for (const auto& [c, to] : places[i].next) {
+      along.add(c, c);
+      ways.push_back(g_.sequence({g_.chars(CharSet::of(c)), g_.call(rules[to])}));
+    }
+    ways.push_back(g_.sequence({g_.chars(rest.remove(along)), off}));
+    if (!places[i].taken) ways.push_back(quote);
+    g_.define(rules[i], g_.choice(std::move(ways)));
+  }
+  return g_.sequence({quote, g_.call(rules[0])});
+}
+
+// -- members that are written in another way ------------------------------------------------------
+
+SchemaRules::Members SchemaRules::members() {
+  const auto ways = flatten(kept_.front(), "#");
+  if (ways.size() != 1) refuse("#", "the parameters of a tool must be one object, not a choice");
+  const Json& flat = keep(ways.front().first);
+  const std::vector<std::string> types = types_of(flat, "#");
+  if (flat.contains("const") || flat.contains("enum") ||
+      (!types.empty() && types != std::vector<std::string>{"object"}))
+    refuse("#", "the parameters of a tool must be an object");
+  return members_of(flat, "#");
+}
+
+std::vector<std::pair<std::string, ExprId>> SchemaRules::typed_values(const Member& member) {
+  std::vector<std::pair<std::string, ExprId>> out;
+  const auto plain_text = [&](const Json& value) {
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  for (auto& [flat, at] : flatten(*member.schema, member.path)) {
+    const Json& kept = keep(std::move(flat));
+    if (kept.contains("const") || kept.contains("enum")) {
+      std::map<std::string, std::vector<std::string>> texts;
+      for (const Json& value : listed_values(kept, at))
+        texts[std::string(json_type(value))].push_back(plain_text(value));
+      for (auto& [type, list] : texts)
+        out.emplace_back(type,
+                         g_.call(g_.add_rule(name_ + at, literals(g_, std::move(list)), true)));
+      continue;
+    }
+    std::vector<std::string> types = types_of(kept, at);
+    if (types.empty()) types = {"string", "number", "boolean", "null", "object", "array"};
+    for (const std::string& type : types) {
+      out.emplace_back(type == "integer" ? "number" : type, type == "string"
+                                                                ? string(kept, at, Spelling::kPlain)
+                                                                : values_of_type(kept, type, at));
+    }
+  }
+  return out;
+}
+
+}  // namespace palimpsest::grammar

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/characters.h"
+
+namespace palimpsest::grammar {
+
+using SchemaJson = nlohmann::ordered_json;
+
+/// JSON from text. Error{kInvalidRequest} for what is none or nested more than kDeepestNesting
+/// deep.
+SchemaJson parse_schema_text(std::string_view text);
+
+/// Rules for JSON texts that a JSON Schema allows (docs/constraints.md lists the keywords). Not all
+/// that are valid are written: members stand in the order of `properties`, white space as in usual
+/// layouts; but all that is written is valid. What cannot be kept is refused, with
+/// Error{kInvalidRequest} naming the place in the schema as a JSON pointer.
+///
+/// One object for one document: $ref looks up places in it. Not thread-safe.
+class SchemaRules {
+ public:
+  SchemaRules(Grammar& grammar, SchemaJson document, std::string name);
+
+  /// The rule for values of the whole document.
+  RuleId root();
+  /// Any JSON value, any JSON object.
+  RuleId any_value();
+  RuleId any_object();
+
+  /// What members the objects of the document have; for formats that write them in their own way.
+  struct Member {
+    std::string name;
+    bool required = false;
+    const SchemaJson* schema = nullptr;  ///< true: anything
+    std::string path;
+  };
+  struct Members {
+    std::vector<Member> list;
+    bool open = false;  ///< others may follow
+    Member others;      ///< if open: what they must be
+  };
+  /// Error{kInvalidRequest} where the document does not describe objects alone and in one way.
+  Members members();
+  /// The values of a member by their JSON type ("string", "number", "boolean", "null", "object",
+  /// "array"): strings as they are, without quotes and escapes; others as JSON.
+  std::vector<std::pair<std::string, ExprId>> typed_values(const Member& member);
+  /// To be called after the last of the others: makes the rules that were only asked for.
+  void finish();
+
+ private:
+  using Json = SchemaJson;
+  struct Pending {
+    RuleId rule;
+    const Json* schema;
+    std::string path;
+  };
+
+  RuleId rule_of(const Json& schema, const std::string& path);
+  const Json& keep(Json schema);
+  void step();
+
+  // schemas to simpler schemas
+  const Json& target(const Json& schema, const std::string& path);
+  Json follow(const Json& schema, const std::string& path);
+  Json merged(const Json& a, const Json& b, const std::string& path);
+  void merge_member(Json& into, const std::string& key, const Json& value, const std::string& path);
+  void check_exclusive(const Json& ways, const std::string& path);
+  bool are_exclusive(const Json& a, const Json& b, const std::string& path);
+  std::vector<std::pair<Json, std::string>> flatten(const Json& schema, const std::string& path);
+
+  // schemas to expressions
+  ExprId value(const Json& schema, const std::string& path);
+  ExprId values_of_type(const Json& schema, const std::string& type, const std::string& path);
+  std::vector<Json> listed_values(const Json& schema, const std::string& path);
+  ExprId string(const Json& schema, const std::string& path, Spelling spelling);
+  ExprId number(const Json& schema, const std::string& path, bool whole);
+  ExprId array(const Json& schema, const std::string& path);
+  ExprId object(const Json& schema, const std::string& path);
+  Members members_of(const Json& schema, const std::string& path);
+  ExprId other_key(const std::vector<Member>& declared);
+
+  // words
+  ExprId space();
+  ExprId comma() { return g_.sequence({g_.literal(","), space()}); }
+  ExprId member(ExprId key, ExprId value);
+  ExprId string_word();
+  ExprId number_word(bool whole);
+  ExprId json_character();
+
+  Grammar& g_;
+  std::string name_;
+  std::deque<Json> kept_;
+  std::map<const Json*, RuleId> rules_;
+  std::deque<Pending> pending_;
+  std::optional<RuleId> space_, string_, number_, integer_, value_, object_, array_;
+  std::optional<ExprId> character_;
+  int steps_ = 0;
+};
+
+}  // namespace palimpsest::grammar

@@ -1,0 +1,284 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "grammar/json_schema.h"
+#include "grammar/schema_words.h"
+
+// Schemas that are made of others: $ref, allOf, anyOf, oneOf.
+
+namespace palimpsest::grammar {
+namespace {
+
+using Json = SchemaJson;
+
+constexpr std::size_t kMostWays = 256;
+
+/// ~1 and ~0 of JSON pointers, %XX of URIs.
+std::string unescape(std::string_view part, const std::string& path) {
+  const auto digit = [&](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if ((c | 32) >= 'a' && (c | 32) <= 'f') return (c | 32) - 'a' + 10;
+    refuse(path, "$ref with a broken escape");
+  };
+  std::string out;
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    if (part[i] == '~' && i + 1 < part.size() && (part[i + 1] == '0' || part[i + 1] == '1')) {
+      out += part[++i] == '0' ? '~' : '/';
+    } else if (part[i] == '%') {
+      if (i + 2 >= part.size()) refuse(path, "$ref with a broken escape");
+      out += static_cast<char>(digit(part[i + 1]) * 16 + digit(part[i + 2]));
+      i += 2;
+    } else {
+      out += part[i];
+    }
+  }
+  return out;
+}
+
+Json all_of(const Json& a, const Json& b) {
+  if (a == b) return a;
+  return Json{{"allOf", Json::array({a, b})}};
+}
+
+/// Whether the schema says something about members beyond those in its `properties`.
+bool bounds_others(const Json& schema) {
+  return schema.contains("additionalProperties") && schema["additionalProperties"] != true &&
+         !(schema["additionalProperties"].is_object() && schema["additionalProperties"].empty());
+}
+
+bool has_all_properties_of(const Json& schema, const Json& other) {
+  if (!other.contains("properties") || !other["properties"].is_object()) return true;
+  for (const auto& [name, ignored] : other["properties"].items()) {
+    if (!schema.contains("properties") || !schema["properties"].contains(name)) return false;
+  }
+  return true;
+}
+
+std::vector<Json> values_of(const Json& schema) {
+  if (schema.contains("const")) return {schema["const"]};
+  if (schema.contains("enum") && schema["enum"].is_array())
+    return {schema["enum"].begin(), schema["enum"].end()};
+  return {};
+}
+
+}  // namespace
+
+/// What $ref names.
+const Json& SchemaRules::target(const Json& schema, const std::string& path) {
+  const std::string ref = text_in(schema, "$ref", path);
+  if (!ref.starts_with('#')) refuse(path, fmt::format("$ref \"{}\" leaves the document", ref));
+  std::string_view rest = std::string_view(ref).substr(1);
+  const Json* at = &kept_.front();
+  while (!rest.empty()) {
+    if (rest.front() != '/') refuse(path, fmt::format("$ref \"{}\" is not a JSON pointer", ref));
+    rest.remove_prefix(1);
+    const std::string part = unescape(rest.substr(0, rest.find('/')), path);
+    rest.remove_prefix(std::min(rest.find('/'), rest.size()));
+    const Json* next = nullptr;
+    if (at->is_object() && at->contains(part)) next = &(*at)[part];
+    if (at->is_array()) {
+      const bool number = !part.empty() && part.size() < 7 &&
+                          part.find_first_not_of("0123456789") == std::string::npos;
+      const std::size_t i = number ? std::stoul(part) : at->size();
+      if (i < at->size()) next = &(*at)[i];
+    }
+    if (!next) refuse(path, fmt::format("$ref \"{}\" leads nowhere", ref));
+    at = next;
+  }
+  return *at;
+}
+
+/// `schema` without $ref at its top.
+Json SchemaRules::follow(const Json& schema, const std::string& path) {
+  Json out = schema;
+  for (int hops = 0; out.is_object() && out.contains("$ref"); ++hops) {
+    step();
+    if (hops > 64) refuse(path, "$ref goes round in a circle");
+    const Json& to = target(out, path);
+    Json rest = out;
+    rest.erase("$ref");
+    out = without_annotations(rest).empty() ? to : merged(rest, to, path);
+  }
+  return out;
+}
+
+/// What both allow.
+Json SchemaRules::merged(const Json& a, const Json& b_in, const std::string& path) {
+  step();
+  const Json b = b_in.is_object() && b_in.contains("$ref") ? follow(b_in, path) : b_in;
+  for (const Json* schema : {&a, &b}) {
+    if (schema->is_boolean()) {
+      if (!schema->get<bool>()) return false;
+      return schema == &a ? b : a;
+    }
+    check_keywords(*schema, path);
+  }
+  if ((bounds_others(a) && !has_all_properties_of(a, b)) ||
+      (bounds_others(b) && !has_all_properties_of(b, a)))
+    refuse(path, "additionalProperties beside properties of another schema is not supported");
+  Json out = a;
+  for (const auto& [key, value] : b.items()) {
+    merge_member(out, key, value, path);
+    if (out.is_boolean()) break;
+  }
+  return out;
+}
+
+void SchemaRules::merge_member(Json& into, const std::string& key, const Json& value,
+                               const std::string& path) {
+  const auto it = into.find(key);
+  if (it == into.end()) {
+    into[key] = value;
+    return;
+  }
+  Json& mine = *it;
+  if (mine == value || is_annotation(key)) return;
+  const auto bound = [&](bool larger) {
+    if (!mine.is_number() || !value.is_number())
+      refuse(path, fmt::format("{} is not a number", key));
+    if ((mine.get<double>() < value.get<double>()) == larger) mine = value;
+  };
+  const auto common = [&](const Json& a, const Json& b) {
+    Json out = Json::array();
+    for (const Json& x : a) {
+      if (std::find(b.begin(), b.end(), x) != b.end()) out.push_back(x);
+    }
+    return out;
+  };
+  if (key == "properties" && mine.is_object() && value.is_object()) {
+    for (const auto& [name, schema] : value.items())
+      mine[name] = mine.contains(name) ? all_of(mine[name], schema) : schema;
+  } else if (key == "items" || key == "additionalProperties" || key == "additionalItems") {
+    mine = all_of(mine, value);
+  } else if (key == "required" && mine.is_array() && value.is_array()) {
+    for (const Json& name : value) {
+      if (std::find(mine.begin(), mine.end(), name) == mine.end()) mine.push_back(name);
+    }
+  } else if (key == "type") {
+    const auto types = [&](const Json& of) { return types_of(Json{{"type", of}}, path); };
+    const std::vector<std::string> a = types(mine), b = types(value);
+    Json both = Json::array();
+    for (const std::string& type : a) {
+      for (const std::string& other : b) {
+        if (type == other) both.push_back(type);
+        if ((type == "integer" && other == "number") || (type == "number" && other == "integer"))
+          both.push_back("integer");
+      }
+    }
+    if (both.empty())
+      into = false;
+    else
+      mine = both;
+  } else if (key.starts_with("min") || key == "exclusiveMinimum") {
+    bound(true);
+  } else if (key.starts_with("max") || key == "exclusiveMaximum") {
+    bound(false);
+  } else if (key == "enum" && mine.is_array() && value.is_array()) {
+    mine = common(mine, value);
+    if (mine.empty()) into = false;
+  } else if (key == "const") {
+    into = false;
+  } else if (key == "allOf" && mine.is_array() && value.is_array()) {
+    mine.insert(mine.end(), value.begin(), value.end());
+  } else if (key == "anyOf" || key == "oneOf") {
+    into["allOf"].push_back(Json{{key, value}});
+  } else if (key == "nullable") {
+    mine = false;
+  } else {
+    refuse(path, fmt::format("{} of two schemas together is not supported", key));
+  }
+}
+
+/// Schemas without $ref, allOf, anyOf and oneOf at their top, of which one must hold.
+std::vector<std::pair<Json, std::string>> SchemaRules::flatten(const Json& schema,
+                                                               const std::string& path) {
+  std::vector<std::pair<Json, std::string>> out;
+  std::vector<std::pair<Json, std::string>> todo = {{schema, path}};
+  while (!todo.empty()) {
+    step();
+    auto [next, at] = std::move(todo.back());
+    todo.pop_back();
+    if (next.is_boolean()) {
+      if (next.get<bool>()) out.emplace_back(Json::object(), at);
+      continue;
+    }
+    check_keywords(next, at);
+    if (next.contains("$ref")) {
+      todo.emplace_back(follow(next, at), at);
+    } else if (next.contains("allOf")) {
+      Json rest = next;
+      rest.erase("allOf");
+      for (std::size_t i = 0; i < next["allOf"].size(); ++i)
+        rest = merged(rest, next["allOf"][i], fmt::format("{}/allOf/{}", at, i));
+      todo.emplace_back(std::move(rest), at);
+    } else if (next.contains("anyOf") || next.contains("oneOf")) {
+      const char* key = next.contains("anyOf") ? "anyOf" : "oneOf";
+      if (key == std::string_view("oneOf")) check_exclusive(next[key], at);
+      Json rest = next;
+      rest.erase(key);
+      for (std::size_t i = next[key].size(); i-- > 0;)
+        todo.emplace_back(merged(rest, next[key][i], fmt::format("{}/{}/{}", at, key, i)),
+                          fmt::format("{}/{}/{}", at, key, i));
+    } else {
+      out.emplace_back(std::move(next), at);
+    }
+    if (todo.size() + out.size() > kMostWays)
+      refuse(path, fmt::format("more than {} ways in one place", kMostWays));
+  }
+  return out;
+}
+
+/// oneOf is written as anyOf is, so no value may be in two of its ways.
+void SchemaRules::check_exclusive(const Json& ways, const std::string& path) {
+  if (ways.size() > kMostWays) refuse(path, fmt::format("oneOf has more than {} ways", kMostWays));
+  std::vector<Json> schemas;
+  for (std::size_t i = 0; i < ways.size(); ++i)
+    schemas.push_back(follow(ways[i], fmt::format("{}/oneOf/{}", path, i)));
+  for (std::size_t i = 0; i < schemas.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (are_exclusive(schemas[j], schemas[i], path)) continue;
+      refuse(path,
+             fmt::format("nothing shows that no value fits both oneOf/{} and oneOf/{}: give them "
+                         "different types, or a required property with different const, or "
+                         "write anyOf",
+                         j, i));
+    }
+  }
+}
+
+bool SchemaRules::are_exclusive(const Json& a, const Json& b, const std::string& path) {
+  if (a == false || b == false) return true;
+  if (!a.is_object() || !b.is_object()) return false;
+  const auto types = [&](const Json& schema) {
+    std::vector<std::string> out = types_of(schema, path);
+    for (const Json& value : values_of(schema)) out.emplace_back(json_type(value));
+    // What only follows from other keywords does not keep other types out.
+    if (!schema.contains("type") && values_of(schema).empty()) out.clear();
+    std::replace(out.begin(), out.end(), std::string("integer"), std::string("number"));
+    return out;
+  };
+  const auto apart = [](const auto& x, const auto& y) {
+    return !x.empty() && !y.empty() && std::none_of(x.begin(), x.end(), [&](const auto& one) {
+      return std::find(y.begin(), y.end(), one) != y.end();
+    });
+  };
+  const std::vector<std::string> types_a = types(a), types_b = types(b);
+  if (apart(types_a, types_b) || apart(values_of(a), values_of(b))) return true;
+  const std::vector<std::string> object = {"object"};
+  if (types_a != object || types_b != object) return false;
+  const auto required = [](const Json& schema, const std::string& name) {
+    if (!schema.contains("required") || !schema["required"].is_array()) return false;
+    return std::find(schema["required"].begin(), schema["required"].end(), name) !=
+           schema["required"].end();
+  };
+  if (!a.contains("properties") || !b.contains("properties") || !b["properties"].is_object())
+    return false;
+  for (const auto& [name, schema] : a["properties"].items()) {
+    if (!b["properties"].contains(name) || !required(a, name) || !required(b, name)) continue;
+    if (apart(values_of(follow(schema, path)), values_of(follow(b["properties"][name], path))))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace palimpsest::grammar

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/grammar.h"
+#include "grammar/json_schema.h"
+
+// The keywords of JSON Schema, one at a time.
+
+namespace palimpsest::grammar {
+
+/// Throws Error{kInvalidRequest}: "PATH: what".
+[[noreturn]] void refuse(const std::string& path, const std::string& what);
+
+/// Refuses what is no schema, and keywords that would change what is valid but are not supported.
+void check_keywords(const SchemaJson& schema, const std::string& path);
+/// The schema's keywords that change what is valid.
+SchemaJson without_annotations(const SchemaJson& schema);
+bool is_annotation(const std::string& key);
+
+/// The types it allows: those of `type`, or those that its other keywords are about; empty: all.
+std::vector<std::string> types_of(const SchemaJson& schema, const std::string& path);
+/// "string", "number", "boolean", "null", "object", "array".
+std::string_view json_type(const SchemaJson& value);
+/// "integer" is a type here: of numbers without fraction.
+bool has_type(const SchemaJson& value, const std::vector<std::string>& types);
+
+/// A whole number that is not negative.
+std::optional<std::int64_t> count_in(const SchemaJson& schema, const char* key,
+                                     const std::string& path);
+std::string text_in(const SchemaJson& schema, const char* key, const std::string& path);
+/// A number in decimal notation without exponent.
+std::string decimal_text(const SchemaJson& number);
+
+/// One of `texts`, beginnings that they share once; nothing when there are none.
+ExprId literals(Grammar& grammar, std::vector<std::string> texts);
+
+}  // namespace palimpsest::grammar
