@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "server/api_error.h"
+#include "server/constraint_fields.h"
 
 namespace palimpsest::server {
 namespace {
@@ -39,7 +40,8 @@ Backend::Backend(Engine& engine_in, Tokenizer tokenizer_in, ServiceOptions optio
     : engine(engine_in),
       tokenizer(std::move(tokenizer_in)),
       options(std::move(options_in)),
-      started(unix_seconds()) {
+      started(unix_seconds()),
+      constraints(tokenizer) {
   limits.defaults = options.defaults;
   limits.vocab_size = engine.model().config().vocab_size;
   limits.context = engine.context();
@@ -85,6 +87,8 @@ PreparedChat prepare_chat(const Backend& backend, const Json& body) {
   chat.fields = read_chat_generation(body, backend.limits);
   chat.conversation = read_conversation(body);
   EngineRequest& engine = chat.fields.engine;
+  constrain(read_constraints(body, true), backend.constraints, &backend.format(),
+            &chat.conversation, engine);
   engine.prompt = encode(backend.tokenizer, backend.format().render(chat.conversation));
   engine.borders = message_borders(backend.tokenizer, engine.prompt);
   engine.stop_ids = backend.tokenizer.stop_ids();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/constraint.h"
 #include "palimpsest/chat.h"
 #include "palimpsest/engine.h"
 #include "palimpsest/tokenizer.h"
@@ -47,6 +48,7 @@ struct Backend {
   const ServiceOptions options;
   RequestLimits limits;
   std::int64_t started;  ///< seconds since 1970
+  mutable grammar::ConstraintMaker constraints;  ///< any thread may call it
   std::atomic<bool> stopping{false};
 };
 

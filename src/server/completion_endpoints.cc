@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/constraint_fields.h"
 #include "server/endpoints.h"
 #include "server/generation_job.h"
 
@@ -46,6 +47,7 @@ void completions(Backend& backend, const Request& request, const std::shared_ptr
   GenerationFields fields = read_completion_generation(body, backend.limits, setup.echo);
   setup.prompts = read_prompts(body, backend.tokenizer, backend.limits.vocab_size,
                                backend.limits.most_choices / fields.engine.choices);
+  constrain(read_constraints(body, false), backend.constraints, nullptr, nullptr, fields.engine);
   fields.engine.stop_ids = backend.tokenizer.stop_ids();
   setup.id = answer_id(request, "cmpl-");
   start(backend, std::move(fields), std::move(setup), request, reply);

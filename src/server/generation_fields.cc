@@ -146,19 +146,13 @@ GenerationFields read_completion_generation(const Json& body, const RequestLimit
 }
 
 Conversation read_conversation(const Json& body) {
-  if (const Json* choice = field(body, "tool_choice")) {
-    if (!choice->is_string() || (*choice != "auto" && *choice != "none"))
-      refuse("tool_choice", fmt::format("{} is not supported (auto and none are)", dump(*choice)));
-  }
-  if (const Json* format = field(body, "response_format")) {
-    if (!format->is_object()) refuse("response_format", "not an object");
-    if (string(*format, "type").value_or("") != "text")
-      refuse("response_format", "only {\"type\": \"text\"} is supported");
-  }
   Json chat = Json::object();
-  for (const char* name : {"messages", "tools", "tool_choice"}) {
+  for (const char* name : {"messages", "tools"}) {
     if (const Json* value = field(body, name)) chat[name] = *value;
   }
+  // Other choices are constraints (constraint_fields.h).
+  if (const Json* choice = field(body, "tool_choice"); choice && *choice == "none")
+    chat["tool_choice"] = "none";
   if (const auto effort = string(body, "reasoning_effort"); effort && *effort != "medium")
     chat["reasoning_effort"] = known_effort(*effort);
   if (!chat.contains("messages") || !chat["messages"].is_array() || chat["messages"].empty())

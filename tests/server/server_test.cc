@@ -184,7 +184,7 @@ TEST(Server, RefusesImpossibleValuesByTheFieldsName) {
       {"logit_bias", "[]"}, {"logit_bias", "{\"x\": 1}"}, {"logit_bias", "{\"4096\": 1}"}, {"logit_bias", "{\"1\": 101}"},
       {"top_logprobs", "3"}, {"logprobs", "5"}, {"stream", "1"}, {"stream_options", "{\"include_usage\": true}"},
       {"messages", "[]"}, {"messages", "\"hi\""}, {"tool_choice", "\"required\""}, {"tool_choice", "{\"type\": \"function\"}"},
-      {"response_format", "{\"type\": \"json_object\"}"}, {"reasoning_effort", "\"a lot\""}, {"model", "7"},
+      {"response_format", "{\"type\": \"xml\"}"}, {"reasoning_effort", "\"a lot\""}, {"model", "7"},
       {"tools", "5"}};
   for (const auto& [name, value] : chat) {
     Json body = chat_body("Hello");
