@@ -19,6 +19,7 @@ struct Options {
   std::vector<std::string> include;
   std::optional<std::string> prompt, file, system, ids, ids_file, tools, output, svg;
   std::optional<std::string> weights, experts, eval_file;
+  std::optional<std::string> json_schema, json_schema_file, grammar, grammar_file, regex;
   std::optional<std::string> shard_size;
   std::string to = "safetensors";
   std::int64_t predict = -1;  ///< -1: until the model stops

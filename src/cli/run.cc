@@ -10,6 +10,7 @@
 #include "cli/answer_writer.h"
 #include "cli/chat_options.h"
 #include "cli/commands.h"
+#include "cli/constraint_options.h"
 #include "cli/interrupt.h"
 #include "cli/io.h"
 #include "cli/session_keeper.h"
@@ -37,8 +38,9 @@ SessionOptions session_options(const Options& options, const Model& model) {
 
 /// A model made ready to write.
 struct Writing {
-  explicit Writing(const Options& options_in)
+  Writing(const Options& options_in, std::optional<grammar::Language> language_in)
       : options(options_in),
+        language(std::move(language_in)),
         model(load_model(options)),
         tokenizer(find_tokenizer(options.model, model->config().vocab_size)),
         stops(stop_ids(*model, tokenizer)),
@@ -67,7 +69,16 @@ struct Writing {
     return *tokenizer;
   }
 
+  /// What the flags ask of an answer; null where they ask nothing.
+  AnswerConstraints* constraints() {
+    if (!language) return nullptr;
+    if (!made) made.emplace(language, text_tokenizer());
+    return &*made;
+  }
+
   const Options& options;
+  std::optional<grammar::Language> language;  ///< of the answers
+  std::optional<AnswerConstraints> made;
   std::shared_ptr<const Model> model;
   std::optional<Tokenizer> tokenizer;
   std::vector<std::int32_t> stops;
@@ -127,6 +138,9 @@ int continue_ids(Writing& writing, std::vector<std::int32_t> held,
     progress.bar.finish();
     writer.token(id);
   };
+  std::unique_ptr<TokenConstraint> constraint;
+  if (AnswerConstraints* constraints = writing.constraints()) constraint = constraints->plain();
+  options.constraint = constraint.get();
   const GenerateResult result = generate(writing.session, writing.sampler, held, prompt, options);
   progress.bar.finish();
   writer.finish(nullptr, false);
@@ -198,9 +212,10 @@ class Chat {
   explicit Chat(Writing& writing)
       : writing_(writing),
         writer_(writing.options, writing.tokenizer, writing.stops),
+        format_(chat_format(writing)),
         pictures_(chat_pictures(writing)),
-        chat_(writing.session, writing.sampler, writing.text_tokenizer(), chat_format(writing),
-              start(writing), writing.keeper.note().pending, pictures_) {
+        chat_(writing.session, writing.sampler, writing.text_tokenizer(), format_,
+              start(writing, *format_), writing.keeper.note().pending, pictures_) {
     for (const std::string& path : writing.options.images) {
       images_.push_back({ContentPart::Kind::kImage, data_url(file_bytes(path))});
       value_or_throw(pictures_->picture(images_.back().text), path);
@@ -217,6 +232,13 @@ class Chat {
     };
     ChatMessage message = ChatMessage::of(Role::kUser, text);
     message.content.insert(message.content.begin(), images_.begin(), images_.end());
+    std::unique_ptr<TokenConstraint> constraint;
+    if (AnswerConstraints* constraints = writing_.constraints()) {
+      Conversation asked = chat_.conversation();
+      asked.messages.push_back(ChatMessage::of(Role::kUser, text));
+      constraint = constraints->chat(*format_, asked);
+    }
+    options.constraint = constraint.get();
     const ChatTurn turn = chat_.say(std::move(message), options, [this](const ChatEvent& event) { writer_.event(event); });
     images_.clear();
     progress.bar.finish();
@@ -258,15 +280,17 @@ class Chat {
 
  private:
   /// What was said before, if anything; flags change it.
-  static Conversation start(const Writing& writing) {
+  static Conversation start(Writing& writing, const ChatFormat& format) {
     const std::string& before = writing.keeper.note().text;
     Conversation conversation = before.empty() ? Conversation{} : parse_chat(before);
     apply_chat_flags(writing.options, conversation);
+    if (const AnswerConstraints* constraints = writing.constraints()) constraints->ask(format, conversation);
     return conversation;
   }
 
   Writing& writing_;
   AnswerWriter writer_;
+  std::shared_ptr<const ChatFormat> format_;
   std::shared_ptr<ChatPictures> pictures_;  ///< null: the chat has none
   std::vector<ContentPart> images_;         ///< of the next message
   ChatSession chat_;
@@ -304,7 +328,7 @@ int run(const Options& options) {
   if (options.tools) read_tools(*options.tools);
   SessionKeeper::check(options);
 
-  Writing writing(options);
+  Writing writing(options, constraint_language(options));
   if (options.ids) return continue_ids(writing, {}, ids_with_pictures(writing, ids));
   if (options.raw && !has_text) return continue_session(writing);
   if (options.raw) return continue_ids(writing, {}, raw_ids(writing.text_tokenizer(), text));

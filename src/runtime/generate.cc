@@ -120,8 +120,7 @@ class Answer {
         append(session_, held_, result_.ids.back());
         ++result_.decode_passes;
       }
-      const std::int32_t id =
-          sampler_.sample(session_.logits(), held_, options_.sequence, held_.size());
+      const std::int32_t id = choose();
       if (result_.ids.empty()) start = Clock::now();
       result_.ids.push_back(id);
       if (options_.on_token) options_.on_token(id);
@@ -134,10 +133,26 @@ class Answer {
     if (!result_.ids.empty()) result_.decode_seconds = seconds_since(start);
   }
 
+  std::int32_t choose() {
+    const std::span<const float> logits = session_.logits();
+    std::span<const std::uint32_t> allowed;
+    if (options_.constraint) {
+      allowed_.assign((logits.size() + 31) / 32, 0);
+      if (options_.constraint->allow(result_.ids, allowed_)) allowed = allowed_;
+    }
+    return sampler_.sample({.logits = logits,
+                            .recent = held_,
+                            .written = {},
+                            .allowed = allowed,
+                            .sequence = options_.sequence,
+                            .position = held_.size()});
+  }
+
   Session& session_;
   Sampler& sampler_;
   std::vector<std::int32_t>& held_;
   const GenerateOptions& options_;
+  std::vector<std::uint32_t> allowed_;
   GenerateResult result_;
 };
 

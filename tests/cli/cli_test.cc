@@ -27,6 +27,7 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
 using ::testing::Not;
 
 ChildResult palimpsest(const std::vector<std::string>& arguments, const std::string& input = "",
@@ -281,6 +282,27 @@ TEST(Run, SeedsNameTheText) {
   };
   EXPECT_EQ(write("7"), write("7"));
   EXPECT_NE(write("7"), write("8"));
+}
+
+TEST(Run, AnswersKeepToSchemasGrammarsAndExpressions) {
+  const auto out = [](std::vector<std::string> arguments) {
+    const std::vector<std::string> all = {"run", "--temp", "0.8", "--seed", "3", "-n", "200", "-p", "Well?"};
+    arguments.insert(arguments.begin(), all.begin(), all.end());
+    const ChildResult result = palimpsest(on_demo(arguments));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_THAT(out({"--raw", "--regex", " [a-z]{4}\\."}), MatchesRegex(" [a-z]{4}\\."));
+  EXPECT_THAT(out({"--reasoning-effort", "off", "--grammar", "root ::= (\"yes\" | \"no\") \"!\""}),
+              MatchesRegex("(yes|no)!\n?"));
+  const TemporaryFile schema("answer_schema.json", R"({"type": "array", "items": {"type": "integer", "maximum": 9}, "minItems": 2, "maxItems": 2})");
+  const json list = json::parse(out({"--reasoning-effort", "off", "-jf", schema.path.string()}));
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_LE(list[0].get<int>(), 9);
+  expect_usage_error(on_demo({"run", "-p", "x", "--regex", "a", "-j", "{}"}), {"--regex", "--json-schema", "one form"});
+  expect_usage_error(on_demo({"run", "-p", "x", "--regex", "a", "--ignore-eos"}), {"--ignore-eos"});
+  expect_failure(on_demo({"run", "-p", "x", "--regex", "(a"}), {"--regex", "not closed"});
+  expect_failure(on_demo({"run", "-p", "x", "-j", R"({"not": {}})"}), {"--json-schema", "#: not is not supported"});
 }
 
 TEST(Run, PromptsAreTakenByteForByteAndMayLookLikeFlags) {
