@@ -1,5 +1,6 @@
 // Text to token ids and back; no model runs.
 
+#include "server/constraint_fields.h"
 #include "server/endpoints.h"
 
 namespace palimpsest::server {
@@ -36,7 +37,11 @@ void detokenize(const Backend& backend, const Request& request,
 void apply_template(const Backend& backend, const Request& request,
                     const std::shared_ptr<Reply>& reply) {
   const Json body = parse_object(request.body);
-  send_json(reply, {{"prompt", join(backend.format().render(read_conversation(body)))}});
+  Conversation conversation = read_conversation(body);
+  EngineRequest unused;
+  constrain(read_constraints(body, true), backend.constraints, &backend.format(), &conversation,
+            unused);
+  send_json(reply, {{"prompt", join(backend.format().render(conversation))}});
 }
 
 }  // namespace
