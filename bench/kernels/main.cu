@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--only delta_decode|delta_prefill|mla_decode|mla_prefill|activations] [--json FILE]\n");
+      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--only delta_decode|delta_prefill|gdn_prefill|mla_decode|mla_prefill|activations] [--json FILE]\n");
       return 2;
     }
   }
@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   Report report;
   if (std::strstr("delta_decode", only) != nullptr) delta_step_cases(report);
   if (std::strstr("delta_prefill", only) != nullptr) delta_prefill_cases(report);
+  if (std::strstr("gdn_prefill", only) != nullptr) scalar_prefill_cases(report);
   if (std::strstr("mla_decode", only) != nullptr) latent_decode_cases(report);
   if (std::strstr("mla_prefill", only) != nullptr) latent_prefill_cases(report);
   if (std::strstr("activations", only) != nullptr) activation_cases(report);

@@ -71,13 +71,16 @@ struct DeltaStepArgs {
 };
 
 /// Prefill: the same recurrence, without convolution and norm, over many rows of each sequence at once.
-/// Chunks (of 16 or 64 tokens) lie at multiples of their size of the absolute position, so batch mates and later tokens change no bit.
+/// Chunks (of 16 or 64 tokens) and segments lie at multiples of their size of the absolute position, so batch mates and later tokens change
+/// no bit.
 struct DeltaPrefillArgs {
   DeltaInputs in;
   Tensor pages;       ///< as in DeltaStepArgs
   Tensor cu_seqlens;  ///< I32 or I64 [N + 1], read on the device only
   Tensor slots;       ///< I32 [N]; -1: the rows of o become 0 and nothing else is read or written
   Tensor past;        ///< I64 [N]: tokens the sequence held before this batch; absent: 0
+  Tensor snapshots;       ///< type of pages, [snapshot slots, HV, V, K]: the page after a row; absent: none
+  Tensor snapshot_slots;  ///< I32 [R], -1: none. Read where a row's position + 1 is a multiple of 64, elsewhere ignored
   Tensor o;           ///< [R, HV, V], BF16 or F32
   Tensor workspace;   ///< U8, at least the bytes that delta_prefill_workspace() names; contents do not matter before or after
 };

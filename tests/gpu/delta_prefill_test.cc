@@ -8,7 +8,7 @@ namespace palimpsest::test {
 namespace {
 
 struct PrefillResult {
-  std::vector<double> o, pages;
+  std::vector<double> o, pages, snapshots;
 };
 
 class DeltaPrefill : public DeviceTest {
@@ -33,15 +33,35 @@ class DeltaPrefill : public DeviceTest {
   PrefillResult run(const DeltaPrefillArgs& args, double share = 1) {
     DeltaPrefillArgs there = args;
     for (Tensor* t : {&there.in.q, &there.in.k, &there.in.v, &there.in.f, &there.in.b, &there.in.a_log, &there.in.dt_bias, &there.pages,
-                      &there.cu_seqlens, &there.slots, &there.past, &there.o}) {
+                      &there.cu_seqlens, &there.slots, &there.past, &there.o, &there.snapshots, &there.snapshot_slots}) {
       *t = to_device(*t);
     }
-    const auto need = cuda::delta_prefill_workspace(args.in.q.size(0), args.slots.size(0), args.in.v.size(1));
-    const auto bytes = std::max(need.least, static_cast<std::int64_t>(share * static_cast<double>(need.all)));
+    const auto need = cuda::delta_prefill_workspace(args);
+    const auto bytes = std::max({std::int64_t{256}, need.least, static_cast<std::int64_t>(share * static_cast<double>(need.all))});
     memory_.emplace_back(bytes);
     there.workspace = Tensor::contiguous(memory_.back().data(), DType::kU8, {bytes}, DeviceKind::kCuda);
     cuda::delta_prefill(there, nullptr);
-    return {read(there.o), read(there.pages)};
+    return {read(there.o), read(there.pages), there.snapshots.defined() ? read(there.snapshots) : std::vector<double>{}};
+  }
+  /// The truth in double, computed on the device.
+  PrefillResult truth(const DeltaPrefillArgs& args) {
+    DeltaStepArgs there;
+    there.in = args.in;
+    for (Tensor* t : {&there.in.q, &there.in.k, &there.in.v, &there.in.f, &there.in.b, &there.in.a_log, &there.in.dt_bias}) *t = to_device(*t);
+    there.cu_seqlens = to_device(args.cu_seqlens);
+    there.slots = to_device(args.slots);
+    there.snapshot_slots = to_device(args.snapshot_slots);
+    const auto doubles = [&](const Tensor& t) {
+      if (!t.defined()) return t;
+      const std::vector<double> x = values_of(t);
+      return to_device(Tensor::contiguous(const_cast<double*>(x.data()), DType::kF64, {t.sizes[0], t.sizes[1], t.sizes[2], t.rank > 3 ? t.sizes[3] : 1}));
+    };
+    there.pages = doubles(args.pages);
+    there.snapshots = doubles(args.snapshots);
+    there.o = doubles(args.o);
+    there.o.rank = 3;
+    cuda::ref_delta_step(there);
+    return {read(there.o), read(there.pages), there.snapshots.defined() ? read(there.snapshots) : std::vector<double>{}};
   }
 };
 
@@ -151,9 +171,84 @@ TEST_F(DeltaPrefill, StatesInBF16) {
   expect_right(run(prefill_args(problem)), problem);
 }
 
+// Gates that forget within a few tokens, that do not, and heads of both kinds.
+enum class Speed { kFast, kSlow, kMixed };
+void set_speed(DeltaCase& problem, Speed speed) {
+  for (std::int64_t h = 0; h < problem.shape.value_heads; ++h) {
+    const bool fast = speed == Speed::kFast || (speed == Speed::kMixed && h % 2 == 0);
+    auto* bias = const_cast<float*>(problem.args.in.dt_bias.as<float>());
+    const std::int64_t gates = problem.args.in.dt_bias.numel() / problem.shape.value_heads;
+    for (std::int64_t d = 0; d < gates; ++d) bias[h * gates + d] = fast ? 1.0f : -7 + 8 * static_cast<float>(d) / static_cast<float>(gates);
+  }
+}
+
+TEST_F(DeltaPrefill, SegmentsOfFewHeads) {
+  for (const Speed speed : {Speed::kFast, Speed::kSlow, Speed::kMixed}) {
+    DeltaCase problem(shape_of({.heads = 2, .value_heads = 2, .gap = 8, .lengths = {2600, 600, 0, 40, 1100}, .past = {100, 0, 5, 510, 1024}}));
+    set_speed(problem, speed);
+    const DeltaPrefillArgs args = prefill_args(problem);
+    const PrefillResult got = run(args), want = truth(args);
+    EXPECT_LE(rms_ratio(got.o, want.o), 0.005) << static_cast<int>(speed);
+    EXPECT_LE(rms_ratio(got.pages, want.pages), 0.005) << static_cast<int>(speed);
+    std::printf("speed %d: RMS ratio o %.1e S %.1e\n", static_cast<int>(speed), rms_ratio(got.o, want.o), rms_ratio(got.pages, want.pages));
+  }
+}
+
+TEST_F(DeltaPrefill, SegmentsOfFewHeadsAreWithinTheBound) {
+  DeltaCase problem(shape_of({.heads = 1, .value_heads = 1, .output = DType::kBF16, .lengths = {1700}, .past = {7}}));
+  set_speed(problem, Speed::kSlow);
+  expect_right(run(prefill_args(problem)), problem);
+}
+
+TEST_F(DeltaPrefill, SegmentsOfManyHeads) {
+  DeltaCase problem(shape_of({.heads = 50, .value_heads = 50, .lengths = {4200, 70}, .past = {10, 0}}));
+  set_speed(problem, Speed::kMixed);
+  const DeltaPrefillArgs args = prefill_args(problem);
+  const PrefillResult got = run(args), want = truth(args);
+  EXPECT_LE(rms_ratio(got.o, want.o), 0.005);
+  EXPECT_LE(rms_ratio(got.pages, want.pages), 0.005);
+}
+
+TEST_F(DeltaPrefill, SnapshotsAtMultiplesOf64) {
+  struct Form {
+    DeltaGate gate;
+    bool channel;
+    std::int64_t heads;
+  };
+  for (const Form form : {Form{DeltaGate::kBounded, true, 2}, {DeltaGate::kBounded, false, 2}, {DeltaGate::kSoftplus, true, 2}, {DeltaGate::kSoftplus, false, 2},
+                          {DeltaGate::kBounded, true, 50}}) {
+    const std::int64_t heads = form.heads;
+    DeltaCase problem(shape_of({.heads = heads, .value_heads = heads, .gate = form.gate, .gate_per_channel = form.channel,
+                                .lengths = {200, 64, 70, heads > 2 ? 100 : 1300}, .past = {30, 0, 0, 64}}));
+    DeltaPrefillArgs args = prefill_args(problem);
+    std::vector<std::int32_t> slots;
+    std::int32_t next = 0;
+    for (std::int64_t n = 0; n < 4; ++n) {
+      for (std::int64_t t = 0; t < problem.shape.lengths[static_cast<std::size_t>(n)]; ++t) {
+        const bool wanted = (problem.shape.past[static_cast<std::size_t>(n)] + t + 1) % 64 == 0 && t % 3 != 0;
+        slots.push_back(wanted ? next++ : -1);
+      }
+    }
+    std::vector<float> snapshots(static_cast<std::size_t>(next * heads) * 128 * 128);
+    args.snapshots = Tensor::contiguous(snapshots.data(), DType::kF32, {next, heads, 128, 128});
+    args.snapshot_slots = Tensor::contiguous(slots.data(), DType::kI32, {static_cast<std::int64_t>(slots.size())});
+    const PrefillResult got = run(args), want = truth(args);
+    EXPECT_LE(rms_ratio(got.snapshots, want.snapshots), 0.005) << static_cast<int>(form.gate) << form.channel << heads;
+    EXPECT_LE(rms_ratio(got.o, want.o), 0.005) << static_cast<int>(form.gate) << form.channel << heads;
+    EXPECT_LE(rms_ratio(got.pages, want.pages), 0.005) << static_cast<int>(form.gate) << form.channel << heads;
+  }
+}
+
 TEST_F(DeltaPrefill, BatchMatesLaterTokensAndWorkspaceChangeNoBit) {
-  for (const DeltaGate gate : {DeltaGate::kBounded, DeltaGate::kSoftplus}) {  // in one kernel; in two, with a workspace
-    DeltaCase problem(shape_of({.heads = 3, .value_heads = 3, .gate = gate, .lengths = {200, 90, 300}}));
+  struct Form {
+    DeltaGate gate;
+    bool channel;
+    std::int64_t rows;
+  };
+  // In one kernel, with segments; in two, with a workspace; a gate a head.
+  for (const Form form : {Form{DeltaGate::kBounded, true, 90}, {DeltaGate::kBounded, true, 1390}, {DeltaGate::kSoftplus, true, 90}, {DeltaGate::kSoftplus, false, 390}}) {
+    DeltaCase problem(shape_of({.heads = 3, .value_heads = 3, .gate = form.gate, .gate_per_channel = form.channel, .lengths = {200, form.rows, 300}}));
+    set_speed(problem, Speed::kMixed);
     DeltaPrefillArgs args = prefill_args(problem);
     const PrefillResult together = run(args), again = run(args), small = run(args, 0.2), least = run(args, 0);
     EXPECT_EQ(together.o, again.o);
@@ -162,9 +257,9 @@ TEST_F(DeltaPrefill, BatchMatesLaterTokensAndWorkspaceChangeNoBit) {
     EXPECT_EQ(together.o, least.o);
     EXPECT_EQ(together.pages, least.pages);
     // The second sequence alone, without its last 37 rows.
-    std::vector<std::int64_t> cu = {0, 53};
+    std::vector<std::int64_t> cu = {0, form.rows - 37};
     std::vector<std::int32_t> slot = {args.slots.as<std::int32_t>()[1]};
-    for (Tensor* t : {&args.in.q, &args.in.k, &args.in.v, &args.in.f, &args.in.b, &args.o}) *t = t->rows(200, 53);
+    for (Tensor* t : {&args.in.q, &args.in.k, &args.in.v, &args.in.f, &args.in.b, &args.o}) *t = t->rows(200, form.rows - 37);
     args.cu_seqlens = Tensor::contiguous(cu.data(), DType::kI64, {2});
     args.slots = Tensor::contiguous(slot.data(), DType::kI32, {1});
     args.past = {};

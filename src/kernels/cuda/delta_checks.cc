@@ -61,6 +61,16 @@ void check_conv(const DeltaConv& conv, const DeltaInputs& in) {
   if (taps > 1 && conv.tails.strides[2] != 1) kCheck.refuse("conv.tails", "unit stride is needed in the last dimension");
 }
 
+/// Of DeltaStepArgs or DeltaPrefillArgs.
+template <class Args>
+void check_snapshots(const Args& args) {
+  kCheck.sizes("snapshots", args.snapshots, {args.snapshots.sizes[0], args.in.v.sizes[1], args.in.v.sizes[2], args.in.q.sizes[2]});
+  kCheck.type("snapshots", args.snapshots, {args.pages.dtype});
+  check_page_layout("snapshots", args.snapshots);
+  kCheck.sizes("snapshot_slots", args.snapshot_slots, {args.in.q.sizes[0]});
+  kCheck.type("snapshot_slots", args.snapshot_slots, {DType::kI32});
+}
+
 }  // namespace
 
 void check_delta_step(const DeltaStepArgs& args) {
@@ -85,13 +95,7 @@ void check_delta_step(const DeltaStepArgs& args) {
   } else if (rows != sequences) {
     kCheck.refuse("slots", fmt::format("{} sequences for {} rows without cu_seqlens", sequences, rows));
   }
-  if (args.snapshots.defined()) {
-    kCheck.sizes("snapshots", args.snapshots, {args.snapshots.sizes[0], value_heads, values, width});
-    kCheck.type("snapshots", args.snapshots, {args.pages.dtype});
-    check_page_layout("snapshots", args.snapshots);
-    kCheck.sizes("snapshot_slots", args.snapshot_slots, {rows});
-    kCheck.type("snapshot_slots", args.snapshot_slots, {DType::kI32});
-  }
+  if (args.snapshots.defined()) check_snapshots(args);
   kCheck.sizes("o", args.o, {rows, value_heads, values});
   kCheck.type("o", args.o, {DType::kBF16, DType::kF32});
   kCheck.contiguous("o", args.o);
@@ -117,6 +121,7 @@ void check_delta_prefill(const DeltaPrefillArgs& args) {
   kCheck.type("slots", args.slots, {DType::kI32});
   kCheck.sizes("cu_seqlens", args.cu_seqlens, {args.slots.sizes[0] + 1});
   kCheck.type("cu_seqlens", args.cu_seqlens, {DType::kI32, DType::kI64});
+  if (args.snapshots.defined()) check_snapshots(args);
   if (args.past.defined()) {
     kCheck.sizes("past", args.past, {args.slots.sizes[0]});
     kCheck.type("past", args.past, {DType::kI64});

@@ -13,13 +13,14 @@ void delta_step(const DeltaStepArgs& args, std::int64_t max_rows, void* stream);
 
 struct DeltaWorkspace {
   std::int64_t least = 0;  ///< bytes without which nothing runs
-  std::int64_t all = 0;    ///< bytes from which on more does not help: all chunks prepared at once
+  std::int64_t all = 0;    ///< bytes from which on more does not help
 };
-DeltaWorkspace delta_prefill_workspace(std::int64_t rows, std::int64_t sequences, std::int64_t value_heads);
+/// Depends on the gate and on the sizes of q, v and slots.
+DeltaWorkspace delta_prefill_workspace(const DeltaPrefillArgs& args);
 
-/// K = V = 128, BF16 inputs in rows of 8-byte vectors (16 is faster), o at a multiple of 16 bytes; any gate, any number of rows. A gate a
-/// channel of kind kBounded with a bound in [-5, 0) takes one kernel, which needs no workspace; others work in passes over as many chunks as
-/// the workspace holds. Bits do not depend on batch mates, on later tokens, or on the size of the workspace.
+/// K = V = 128, BF16 inputs in rows of 8-byte vectors (16 is faster), o at a multiple of 16 bytes; any gate, any number of rows. The workspace
+/// holds states of segments for a gate a channel that is bounded (kBounded, a bound in [-5, 0)) with up to 48 value heads; nothing for more
+/// heads, a gate a head, or none; else chunks, in passes over as many as fit. Bits do not depend on batch mates, on later tokens, or on its size.
 void delta_prefill(const DeltaPrefillArgs& args, void* stream);
 
 /// The truth, in double: pages, snapshots and o are F64. Waits until it is done.

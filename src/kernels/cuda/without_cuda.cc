@@ -33,7 +33,7 @@ void ref_page_memory(const PageMemoryArgs&, DType) { unsupported(); }
 void ref_latent_attention(const LatentAttentionArgs&, std::int64_t, DType) { unsupported(); }
 
 void delta_step(const DeltaStepArgs&, std::int64_t, void*) { unsupported(); }
-DeltaWorkspace delta_prefill_workspace(std::int64_t, std::int64_t, std::int64_t) { unsupported(); }
+DeltaWorkspace delta_prefill_workspace(const DeltaPrefillArgs&) { unsupported(); }
 void delta_prefill(const DeltaPrefillArgs&, void*) { unsupported(); }
 void ref_delta_step(const DeltaStepArgs&) { unsupported(); }
 

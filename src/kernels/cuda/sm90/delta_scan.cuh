@@ -53,12 +53,19 @@ struct Scan {
       s[2 * i + 1] = x[1];
     }
   }
-  __device__ void store_state(std::int64_t slot) const {
+  __device__ void store_state(const Tensor& pages, std::int64_t slot) const {
+    State* to = static_cast<State*>(pages.data) + slot * pages.strides[0] + head * pages.strides[1] + row * pages.strides[2] + pair;
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const float x[2] = {s[2 * i], s[2 * i + 1]};
-      PageLane<State, 2>::store(page(slot, row + 8 * (i % 2), 8 * (i / 2) + pair), x);
+      PageLane<State, 2>::store(to + i % 2 * 8 * pages.strides[2] + i / 2 * 8, x);
     }
+  }
+  /// The page after a whole chunk, where it is asked for.
+  __device__ void store_snapshot(const ChunkRows& rows) const {
+    if (!a.snapshots.defined() || rows.end != kChunk) return;
+    const std::int64_t slot = load_index(a.snapshot_slots, rows.row + kChunk - 1);
+    if (slot >= 0) store_state(a.snapshots, slot);
   }
 
   __device__ void chunk(const unsigned char* image, const ChunkRows& rows) {
@@ -184,10 +191,11 @@ __global__ void __launch_bounds__(kScanThreads, 1)
     __syncwarp();
     barrier_wait(full + stage, turn & 1);
     scan.chunk(stages + stage * ChunkImage::kStride, range.rows(c));
+    scan.store_snapshot(range.rows(c));
     __syncwarp();
     if (lane == 0) barrier_arrive(empty + stage);
   }
-  scan.store_state(slot);
+  scan.store_state(a.pages, slot);
 }
 
 }  // namespace palimpsest::cuda::sm90

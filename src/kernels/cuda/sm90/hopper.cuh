@@ -209,6 +209,12 @@ __device__ inline void wait_copies_out() {
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+/// x, of which the compiler knows nothing from here on: what hangs on it is computed again instead of kept through a loop.
+__device__ inline int forgotten(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /// 1 / x, to a few units in the last place.
 __device__ inline float reciprocal_fast(float x) {
   float y;
