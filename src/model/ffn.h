@@ -1,5 +1,6 @@
 #pragma once
 
+#include "model/observer.h"
 #include "model/weights.h"
 #include "palimpsest/model_config.h"
 #include "tensor/exec_context.h"
@@ -16,7 +17,7 @@ void mlp(ExecContext& ctx, const GluParams& glu, const MlpWeights& w, const Tens
 ///     y = sum_e weight_e expert_e(x) + shared(x)                     (Kimi Linear)
 ///     y = sum_e weight_e expert_e(x) + sigmoid(gate x) shared(x)     (Qwen3-Next)
 void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, ExpertStore& experts, std::int64_t layer, const Tensor& x,
-         const Tensor& y);
+         const Tensor& y, Observer* observer);
 
 GluParams glu_params(const Activation& activation);
 

@@ -32,12 +32,13 @@ void run_mixer(MixerContext& mix, const ModelConfig& config, const LayerWeights&
   }
 }
 
-void run_ffn(ExecContext& ctx, const ModelConfig& config, const Weights& weights, std::int64_t layer, const Tensor& x, const Tensor& y) {
+void run_ffn(ExecContext& ctx, const ModelConfig& config, const Weights& weights, std::int64_t layer, const Tensor& x, const Tensor& y,
+             Observer* observer) {
   const auto& ffn = weights.layers[static_cast<std::size_t>(layer)].ffn;
   if (const auto* dense = std::get_if<MlpWeights>(&ffn)) {
     mlp(ctx, glu_params(config.activation), *dense, x, y);
   } else {
-    moe(ctx, config, std::get<MoeWeights>(ffn), *weights.experts, layer, x, y);
+    moe(ctx, config, std::get<MoeWeights>(ffn), *weights.experts, layer, x, y, observer);
   }
 }
 
@@ -124,10 +125,12 @@ Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePo
 
   ctx.workspace.reset_to(0);
   const Inputs in(ctx, config, batch, states.prepare(batch.slots, batch.cu_seqlens));
-  MixerContext mix{ctx, states, in.rows, in.past, batch.fixed_forms, {}, {}};
+  // What lies inside layers can be watched on the host only.
+  Observer* const inner = ctx.on_device() ? nullptr : observer;
+  MixerContext mix{ctx, states, in.rows, in.past, batch.fixed_forms, inner, {}, {}};
   prepare_rotation(mix, config.attention, in.inv_freq, batch.rows());
 
-  ResidualStream stream(ctx, config, batch.rows());
+  ResidualStream stream(ctx, config, batch.rows(), inner);
   const Tensor x = ctx.workspace.allocate(DType::kF32, {batch.rows(), config.hidden_size});
   embed(mix, weights, in.tokens, stream.running());
   lay_over(ctx, batch, stream.running());
@@ -143,7 +146,7 @@ Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePo
     stream.add_output();
 
     normalize(ctx, config, w.post_attention_layernorm, stream.read(w.mlp_res), x);
-    run_ffn(ctx, config, weights, l, x, stream.output());
+    run_ffn(ctx, config, weights, l, x, stream.output(), inner);
     stream.add_output();
 
     show(ctx, observer, l + 1, stream.running());

@@ -39,9 +39,10 @@ void run_experts(ExecContext& ctx, const ModelConfig& config, ExpertStore& store
 }  // namespace
 
 void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, ExpertStore& experts, std::int64_t layer, const Tensor& x,
-         const Tensor& y) {
+         const Tensor& y, Observer* observer) {
   const ArenaScope scope(ctx.workspace);
   const Route chosen = route(ctx, config.moe, w, x);
+  if (observer) observer->on_experts(layer, chosen.ids, chosen.weights);
 
   if (config.moe.latent_size > 0) {
     const Tensor z = project(ctx, x, w.routed_expert_down_proj);

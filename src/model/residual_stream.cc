@@ -12,8 +12,9 @@ std::int64_t blocks(const ModelConfig& config) {
 
 }  // namespace
 
-ResidualStream::ResidualStream(ExecContext& ctx, const ModelConfig& config, std::int64_t rows)
+ResidualStream::ResidualStream(ExecContext& ctx, const ModelConfig& config, std::int64_t rows, Observer* observer)
     : ctx_(ctx),
+      observer_(observer),
       eps_(static_cast<float>(config.rms_norm_eps)),
       sources_(ctx.workspace.allocate(DType::kF32, {blocks(config) + 1, rows, config.hidden_size})),
       mixed_(ctx.workspace.allocate(DType::kF32, {rows, config.hidden_size})),
@@ -27,8 +28,12 @@ Tensor ResidualStream::source(std::int64_t index) const {
 Tensor ResidualStream::running() const { return source(banked_); }
 
 Tensor ResidualStream::read(const Tensor& w) {
+  const std::int64_t read = reads_++;
   if (banked_ == 0) return running();
-  ops::attention_residual(ctx_, {.sources = sources_.rows(0, banked_ + 1), .w = w, .eps = eps_, .y = mixed_, .p = {}});
+  AttentionResidualArgs args = {.sources = sources_.rows(0, banked_ + 1), .w = w, .eps = eps_, .y = mixed_, .p = {}};
+  if (observer_) args.p = observer_->before_mix(read, args);
+  ops::attention_residual(ctx_, args);
+  if (observer_) observer_->after_mix(read, args);
   return mixed_;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "model/observer.h"
 #include "model/weights.h"
 #include "palimpsest/model_config.h"
 #include "tensor/exec_context.h"
@@ -14,7 +15,7 @@ namespace palimpsest {
 /// Lives as long as the enclosing ArenaScope.
 class ResidualStream {
  public:
-  ResidualStream(ExecContext& ctx, const ModelConfig& config, std::int64_t rows);
+  ResidualStream(ExecContext& ctx, const ModelConfig& config, std::int64_t rows, Observer* observer);
 
   /// The running sum [T, hidden], to be filled with the embedding first.
   Tensor running() const;
@@ -35,11 +36,12 @@ class ResidualStream {
   Tensor source(std::int64_t index) const;
 
   ExecContext& ctx_;
+  Observer* const observer_;  ///< may be null
   const float eps_;
   Tensor sources_;  ///< [blocks + 1, T, hidden]
   Tensor mixed_;    ///< [T, hidden]
   Tensor output_;   ///< [T, hidden]
-  std::int64_t banked_ = 0;
+  std::int64_t banked_ = 0, reads_ = 0;
   bool empty_ = false;  ///< the running sum was just restarted
 };
 

@@ -1,4 +1,7 @@
+#include "ops/page_memory.h"
+
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/page_memory.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
@@ -43,7 +46,12 @@ OpWork work_of(const PageMemoryArgs& a) {
 }  // namespace
 
 void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
+  page_memory(ctx, args, {});
+}
+
+void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& written) {
   check_inputs(args);
+  PALIMPSEST_CHECK(!written.defined() || same_f32(args.v, written), "written is F32 [T, HV, V]");
   PALIMPSEST_CHECK(is_ragged(args.rows), "one slot per sequence");
   PALIMPSEST_CHECK(args.past.dtype == DType::kI64 && args.past.rank == 1 &&
                        args.past.size(0) == args.rows.slots.size(0),
@@ -55,7 +63,11 @@ void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
                    "pages are F32 [slots, HV, V, K], contiguous within a slot");
   PALIMPSEST_CHECK(args.round_every >= 0 && args.round_every % 16 == 0,
                    "pages are rounded where a chunk ends");
-  if (const Entered op = enter(ctx, Op::kPageMemory, [&] { return work_of(args); })) compute(ctx, args, cpu::page_memory, cuda::plain::page_memory);
+  PALIMPSEST_CHECK(!written.defined() || !ctx.on_device(), "what is written can be seen on the host only");
+  if (const Entered op = enter(ctx, Op::kPageMemory, [&] { return work_of(args); })) {
+    if (written.defined()) cpu::page_memory(ctx, args, written);
+    else compute(ctx, args, cpu::page_memory, cuda::plain::page_memory);
+  }
 }
 
 }  // namespace palimpsest::ops

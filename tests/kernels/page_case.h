@@ -13,7 +13,7 @@
 #include "kernels/op_args.h"
 #include "kernels/ragged_batch.h"
 #include "kernels/ref/page_memory.h"
-#include "ops/ops.h"
+#include "ops/page_memory.h"
 #include "support/numeric.h"
 
 namespace palimpsest::test {
@@ -36,18 +36,22 @@ struct PageProblem {
 
 struct PageResult {
   std::vector<float> o, pages;
+  std::vector<float> written;  ///< where PageRun asks for it
 };
 
 struct PageRun {
   PageForm form = PageForm::kAuto;
   int threads = 1;
   std::int64_t misalignment = 0;  ///< bytes, of outputs and pages
+  bool written = false;           ///< ask for what is written
 };
 
 struct PageTruth {
   std::vector<double> o, pages;
-  /// |o - o64| and |S - S64| of a correct F32 computation stay below these. See below.
-  std::vector<double> o_bound, page_bound;
+  std::vector<double> written;  ///< right where pages are not rounded
+  /// |o - o64|, |S - S64| and |u - u64| (what is written) of a correct F32 computation stay below
+  /// these. See below.
+  std::vector<double> o_bound, page_bound, written_bound;
 };
 
 // The bound. Every row s of a page (one value channel) is a recurrence of its own. A correct F32
@@ -61,7 +65,8 @@ struct PageTruth {
 // carries an older error E on as |(I - beta k k^T) D E| <= rho |E|, rho = max decay * max(1, |1 -
 // beta |k|^2|). So E <- rho E + |local|, and outputs are off by |q| E + c eps |q| m. Where pages
 // are rounded to BF16, kernel and truth each move by at most half a step of 2^-7: E <- E + 2^-7
-// (|s| + E).
+// (|s| + E). What is written is off by what it is read from: |beta| |k| |D E| + c eps |beta| (|v| +
+// |k| m).
 
 namespace page_case {
 
@@ -135,9 +140,10 @@ struct RowError {
 };
 
 /// Moves `row` over one token that turned `before` into `after` and read v; returns the bound of
-/// the output.
+/// the output, and in `written_bound` that of what is written.
 inline double advance(RowError& row, const TokenNorms& token, PageWrite write, double v,
-                      bool chunk_starts, const double* before, const double* after, double c) {
+                      bool chunk_starts, const double* before, const double* after, double c,
+                      double& written_bound) {
   const auto width = static_cast<std::int64_t>(token.decay.size());
   if (chunk_starts) row.magnitude = norm(before, width);
   std::vector<double> decayed(token.decay.size()), written(token.decay.size());
@@ -150,12 +156,24 @@ inline double advance(RowError& row, const TokenNorms& token, PageWrite write, d
   const double least = 0x1.0p-126;  // results below the normal range of F32
   const double local = c * kEpsF32 * (m + std::abs(token.beta) * token.k * (std::abs(v) + read)) +
                        least * (1 + m + token.k);
+  written_bound = c * kEpsF32 * std::abs(token.beta) * (std::abs(v) + read) + least * (1 + read);
+  if (write == PageWrite::kDelta)
+    written_bound += std::abs(token.beta) * token.k * token.largest_decay * row.error;
   const double turned = write == PageWrite::kDelta
                             ? std::max(1.0, std::abs(1 - token.beta * token.k * token.k))
                             : 1.0;
   row.error = token.largest_decay * turned * row.error + local;
   row.magnitude = m + norm(written.data(), width);
   return token.q * (row.error + c * kEpsF32 * row.magnitude) + least * (1 + token.q);
+}
+
+/// u of one row of a page from what it did to it: s' = D s + u k, so u = (s' - D s).k / |k|^2.
+inline double written_to(const TokenNorms& token, const float* k, const double* before,
+                         const double* after) {
+  double sum = 0;
+  for (std::size_t d = 0; d < token.decay.size(); ++d)
+    sum += (after[d] - token.decay[d] * before[d]) * static_cast<double>(k[d]);
+  return sum / (token.k * token.k);
 }
 
 }  // namespace page_case
@@ -224,11 +242,18 @@ inline PageResult run_page_memory(PageProblem p, const PageRun& run = {}) {
                                   {p.batch.slots(), s.value_heads, s.values, s.width});
   args.form = run.form;
   ExecContext ctx(run.threads);
-  ops::page_memory(ctx, args);
+  GuardedBuffer written(static_cast<std::int64_t>(run.written ? p.v.size() * sizeof(float) : 0),
+                        run.misalignment);
+  ops::page_memory(ctx, args,
+                   run.written ? Tensor::contiguous(written.as<float>(), DType::kF32,
+                                                    {p.batch.rows(), s.value_heads, s.values})
+                               : Tensor{});
   EXPECT_TRUE(o.intact());
   EXPECT_TRUE(pages.intact());
+  EXPECT_TRUE(written.intact());
   return {{o.as<float>(), o.as<float>() + p.v.size()},
-          {pages.as<float>(), pages.as<float>() + p.pages.size()}};
+          {pages.as<float>(), pages.as<float>() + p.pages.size()},
+          {written.as<float>(), written.as<float>() + (run.written ? p.v.size() : 0)}};
 }
 
 /// The reference in double. `input_roundings`: units of roundoff by which q, k, g, beta may differ
@@ -241,6 +266,8 @@ inline PageTruth page_truth(PageProblem p, double input_roundings = 0) {
   PageTruth truth;
   truth.o.resize(p.v.size());
   truth.o_bound.resize(p.v.size());
+  truth.written.resize(p.v.size());
+  truth.written_bound.resize(p.v.size());
   truth.pages = to_double(p.pages);
   truth.page_bound.assign(p.pages.size(), 0.0);
   PageMemoryArgs args = page_case::arguments(p);
@@ -271,7 +298,11 @@ inline PageTruth page_truth(PageProblem p, double input_roundings = 0) {
           truth.o_bound[static_cast<std::size_t>(at)] =
               page_case::advance(errors[static_cast<std::size_t>(h * s.values + v)], token, p.write,
                                  p.v[static_cast<std::size_t>(at)], chunk_starts,
-                                 before.data() + page_row, truth.pages.data() + page + page_row, c);
+                                 before.data() + page_row, truth.pages.data() + page + page_row, c,
+                                 truth.written_bound[static_cast<std::size_t>(at)]);
+          const float* k = p.k.data() + (row * s.heads + h / (s.value_heads / s.heads)) * s.width;
+          truth.written[static_cast<std::size_t>(at)] = page_case::written_to(
+              token, k, before.data() + page_row, truth.pages.data() + page + page_row);
           if (p.round_every > 0 && (position + 1) % p.round_every == 0) {
             double& error = errors[static_cast<std::size_t>(h * s.values + v)].error;
             error +=
@@ -295,6 +326,10 @@ inline ::testing::AssertionResult matches(const PageResult& result, const PageTr
   if (!o) return ::testing::AssertionFailure() << "o: " << o.message();
   const auto pages = within_bound(result.pages, truth.pages, truth.page_bound, given);
   if (!pages) return ::testing::AssertionFailure() << "pages: " << pages.message();
+  if (!result.written.empty()) {
+    const auto written = within_bound(result.written, truth.written, truth.written_bound, given);
+    if (!written) return ::testing::AssertionFailure() << "written: " << written.message();
+  }
   return ::testing::AssertionSuccess() << "o: " << o.message() << "; pages: " << pages.message();
 }
 

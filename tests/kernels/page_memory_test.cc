@@ -53,6 +53,27 @@ TEST_P(PageMemory, MatchesReferenceForEveryPolicyFormAndShape) {
   }
 }
 
+// What a token writes can be looked at, which changes nothing.
+TEST_P(PageMemory, WhatIsWrittenIsShownWhereItIsAskedFor) {
+  for (const PageShape& shape : {PageShape{1, 3, 20, 9}, {2, 4, 128, 40}, {1, 1, 32, 64}}) {
+    for (const PageDecay decay : kDecays) {
+      for (const PageWrite write : kWrites) {
+        const PageProblem problem = random_page_problem(
+            shape, decay, write, RaggedBatch({15, 0, 1, 38}, {0, 5, 31, 7}), 12);
+        const auto truth = page_truth(problem);
+        for (const PageForm form : kForms) {
+          const PageResult plain = run_page_memory(problem, {.form = form, .threads = 2});
+          const PageResult shown = run_page_memory(
+              problem, {.form = form, .threads = 2, .misalignment = 4, .written = true});
+          EXPECT_TRUE(matches(shown, truth)) << describe(decay, write, form, shape);
+          EXPECT_TRUE(bit_equal(shown.o, plain.o));
+          EXPECT_TRUE(bit_equal(shown.pages, plain.pages));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(PageMemory, AutoTakesStepsForSingleRowsAndChunksForMore) {
   const PageShape shape{2, 2, 32, 24};
   const PageProblem single =

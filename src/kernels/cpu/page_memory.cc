@@ -89,6 +89,10 @@ std::int64_t parts_per_head(std::int64_t heads, std::int64_t values, std::int64_
 }  // namespace
 
 void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
+  page_memory(ctx, args, {});
+}
+
+void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& written) {
   const std::int64_t sequences = args.rows.slots.size(0), heads = args.q.size(1),
                      value_heads = args.v.size(1), values = args.v.size(2);
   const std::int64_t parts = parts_per_head(value_heads, values, ctx.pool.size());
@@ -105,6 +109,7 @@ void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
         for (std::int64_t unit = begin; unit < end; ++unit) {
           for (std::int64_t n = 0; n < sequences; ++n) {
             PageTask task;
+            task.written = written.as<float>();
             task.first = cu[n];
             task.length = cu[n + 1] - cu[n];
             task.past = args.past.as<const std::int64_t>()[n];

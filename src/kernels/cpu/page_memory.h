@@ -3,6 +3,9 @@
 #include <cstdint>
 
 #include "kernels/op_args.h"
+#include "tensor/exec_context.h"
+
+#include "kernels/op_args.h"
 
 // What the two forms of the page recurrence (step, chunked) share: how work is cut, and what a
 // thread needs.
@@ -24,7 +27,11 @@ struct PageTask {
   std::int64_t value_head = 0;
   float* page = nullptr;  ///< [V, K] of this sequence and head
   std::int64_t v_begin = 0, v_end = 0;
+  float* written = nullptr;  ///< [T, HV, V], where beta e of each token goes; null: nowhere
 };
+
+/// page_memory() of cpu_kernels.h, and what each token writes into `written` (ops/page_memory.h).
+void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& written);
 
 /// Rows and columns in scratch memory are padded with zeros to a multiple of this, for every
 /// target.

@@ -30,6 +30,7 @@
 #define PALIMPSEST_KERNELS_CPU_PAGE_MEMORY_CHUNK_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/page_memory_rows-inl.h"
@@ -317,6 +318,11 @@ HWY_INLINE void chunk_slice(const PageMemoryArgs& args, const PageTask& task, st
     const ValueColumn column{args.v.as<const float>() + at + half, args.o.as<float>() + at + half,
                              value_heads * values, n};
     solve_and_output<kWrite>(s.chunk, count, s.products + half, column, s.u + half);
+  }
+  if (task.written) {
+    const std::int64_t n = std::min(kSlice, task.v_end - v);
+    for (std::int64_t i = 0; i < count; ++i)
+      std::copy_n(s.u + i * kSlice, n, task.written + at + i * value_heads * values);
   }
   write_page<kDecay>(s.chunk, count, padded, s.u, page);
 }

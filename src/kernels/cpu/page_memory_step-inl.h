@@ -53,9 +53,10 @@ HWY_INLINE FloatVec edit_vector(const StepToken& token, std::int64_t i, FloatVec
 }
 
 /// Four rows of the page, or fewer: then the missing ones repeat the last, are read and forgotten.
+/// `written` may be null.
 template <PageDecay kDecay, PageWrite kWrite>
 HWY_INLINE void step_four_rows(const StepToken& token, std::int64_t width, float* const* rows,
-                               const float* v, std::int64_t count, float* o) {
+                               const float* v, std::int64_t count, float* o, float* written) {
   const FloatTag d;
   // Named one by one: GCC keeps arrays of vectors in memory here.
   FloatVec k0 = hn::Zero(d), k1 = k0, k2 = k0, k3 = k0, q0 = k0, q1 = k0, q2 = k0, q3 = k0;
@@ -78,6 +79,7 @@ HWY_INLINE void step_four_rows(const StepToken& token, std::int64_t width, float
   for (std::int64_t r = 0; r < count; ++r) {
     write[r] = token.beta * (v[r] - prediction[r]);
     o[r] = read[r] + write[r] * token.kq;
+    if (written) written[r] = write[r];
   }
   for (std::int64_t r = 0; r < count; ++r) {
     const FloatVec e = hn::Set(d, write[r]);
@@ -133,7 +135,8 @@ HWY_NOINLINE void step_page(const PageMemoryArgs& args, const PageTask& task, Sc
       for (std::int64_t r = 0; r < 4; ++r)
         rows[r] = task.page + (v + std::min(r, count - 1)) * width;
       step_four_rows<kDecay, kWrite>(token, width, rows, args.v.as<const float>() + vo + v, count,
-                                     args.o.as<float>() + vo + v);
+                                     args.o.as<float>() + vo + v,
+                                     task.written ? task.written + vo + v : nullptr);
     }
     if (rounds_after(args, task.past + t))
       round_to_bf16(task.page + task.v_begin * width, (task.v_end - task.v_begin) * width);

@@ -16,9 +16,8 @@ void gated_delta_net(MixerContext& mix, const PageMixerConfig& config, float nor
 
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, HV, config.value_dim});
   // S <- exp(g) S;  S <- S + beta (v - S k) k^T;  o = S q
-  ops::page_memory(ctx, {.q = in.q, .k = in.k, .v = in.v, .g = g.reshape({T, HV}), .beta = write_strength(ctx, w.b_proj, config.beta_scale, x),
-                         .pages = mix.states.pages(layer), .rows = mix.rows, .past = mix.past, .o = o, .decay = PageDecay::kHead,
-                         .write = PageWrite::kDelta, .round_every = mix.states.page_rounding()});
+  edit_pages(mix, layer, {.q = in.q, .k = in.k, .v = in.v, .g = g.reshape({T, HV}), .beta = write_strength(ctx, w.b_proj, config.beta_scale, x),
+                          .o = o, .decay = PageDecay::kHead, .write = PageWrite::kDelta});
   page_output(ctx, config, norm_eps, w, x, o, y);
 }
 

@@ -36,8 +36,7 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
   const Tensor beta = write_strength(ctx, w.b_proj, config.beta_scale, x);
 
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, HV, V});
-  ops::page_memory(ctx, {.q = q, .k = k, .v = v, .g = g, .beta = beta, .pages = mix.states.pages(layer), .rows = mix.rows,
-                         .past = mix.past, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta, .round_every = mix.states.page_rounding()});
+  edit_pages(mix, layer, {.q = q, .k = k, .v = v, .g = g, .beta = beta, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta});
 
   const Tensor gate = config.output_gate == KdaOutputGate::kFullRank
                           ? project(ctx, x, w.g_proj)

@@ -83,8 +83,7 @@ void linear_attention(MixerContext& mix, const PageMixerConfig& config, float no
 
   const Tensor reads = ctx.workspace.allocate(DType::kF32, {T, H, v.size(2)});
   // S <- S + v k^T;  o = S q
-  ops::page_memory(ctx, {.q = q, .k = k, .v = v, .g = {}, .beta = {}, .pages = mix.states.pages(layer), .rows = mix.rows, .past = mix.past,
-                         .o = reads, .decay = PageDecay::kNone, .write = PageWrite::kPlain, .round_every = mix.states.page_rounding()});
+  edit_pages(mix, layer, {.q = q, .k = k, .v = v, .g = {}, .beta = {}, .o = reads, .decay = PageDecay::kNone, .write = PageWrite::kPlain});
   page_output(ctx, config, norm_eps, w, x, config.normalized ? normalized(ctx, reads) : reads, y);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "model/observer.h"
 #include "model/weights.h"
 #include "palimpsest/model_config.h"
 #include "state/state_pool.h"
@@ -16,6 +17,7 @@ struct MixerContext {
   RaggedRows rows;
   Tensor past;  ///< I64 [N], tokens each sequence held before this batch
   bool fixed_forms = false;   ///< Batch::fixed_forms
+  Observer* observer = nullptr;
   Tensor rope_cos, rope_sin;  ///< F32 [T, rotated channels / 2] for the rows of the batch; absent in models without rotation
 };
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "model/project.h"
+#include "ops/page_memory.h"
 
 namespace palimpsest {
 
@@ -63,6 +64,16 @@ Tensor write_strength(ExecContext& ctx, const Matrix& b_proj, double scale, cons
   ops::unary(ctx, {.x = beta, .function = Unary::kSigmoid, .y = beta});
   if (scale != 1) ops::scale(ctx, {.factor = static_cast<float>(scale), .y = beta});  // negative eigenvalues
   return beta;
+}
+
+void edit_pages(MixerContext& mix, std::int64_t layer, PageMemoryArgs args) {
+  args.pages = mix.states.pages(layer);
+  args.rows = mix.rows;
+  args.past = mix.past;
+  args.round_every = mix.states.page_rounding();
+  const Tensor written = mix.observer ? mix.observer->before_pages(layer, args) : Tensor{};
+  ops::page_memory(mix.exec, args, written);
+  if (mix.observer) mix.observer->after_pages(layer, args, written);
 }
 
 void page_output(ExecContext& ctx, const PageMixerConfig& config, float norm_eps, const PageMixerWeights& w, const Tensor& x, const Tensor& o,

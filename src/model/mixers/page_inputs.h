@@ -21,6 +21,9 @@ PageInputs page_inputs(MixerContext& mix, const PageMixerConfig& config, const P
 /// beta = scale * sigmoid(b_proj x) [T, value heads], scale 1 or 2. Absent, which stands for 1, without b_proj.
 Tensor write_strength(ExecContext& ctx, const Matrix& b_proj, double scale, const Tensor& x);
 
+/// ops::page_memory on the layer's pages, for whoever watches to see: `args` without pages, rows, past and round_every.
+void edit_pages(MixerContext& mix, std::int64_t layer, PageMemoryArgs args);
+
 /// y = o_proj norm(o), with norm(o) * silu(g_proj x) where there is an output gate.
 void page_output(ExecContext& ctx, const PageMixerConfig& config, float norm_eps, const PageMixerWeights& w, const Tensor& x, const Tensor& o,
                  const Tensor& y);
