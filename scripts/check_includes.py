@@ -62,6 +62,7 @@ PUBLIC_HEADERS = {
     "chat.h": "text",
     "constraint.h": "grammar",
     "engine.h": "engine",
+    "memory_view.h": "engine",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')

@@ -15,6 +15,7 @@
 #include "palimpsest/constraint.h"
 #include "palimpsest/error.h"
 #include "palimpsest/generate.h"
+#include "palimpsest/memory_view.h"
 #include "palimpsest/model.h"
 #include "palimpsest/sampler.h"
 #include "palimpsest/session.h"
@@ -284,6 +285,12 @@ class Engine {
   /// write or read session files. What it throws comes out here. UnavailableError after stop()
   /// began.
   void between_steps(const std::function<void(SequenceCache&)>& f);
+
+  /// Shows `handler` what the request's first choice does to its memories, pass by pass, until the
+  /// request or the handler ends it (docs/web.md). A request that is not there ends at once. What
+  /// is computed stays the same, bit for bit. Returns at once. Throws Error{kUsage} for a layer
+  /// that keeps no page, UnavailableError after stop() began.
+  void watch(RequestId id, WatchOptions options, WatchHandler handler);
 
   const Model& model() const;
   const MemoryPlan& memory() const;

@@ -96,6 +96,19 @@ Setup checked_setup(const Model& model, const EngineOptions& options) {
   return setup;
 }
 
+/// `layer`, or for -1 the first layer that keeps pages (-1 where none does). Throws Error{kUsage}
+/// for one that keeps none.
+std::int64_t page_layer(const ModelConfig& config, std::int64_t layer) {
+  std::int64_t first = -1;
+  for (const StateEntry& entry : state_spec(config).entries) {
+    if (entry.kind != StateKind::kPage) continue;
+    if (first < 0) first = entry.layer;
+    if (entry.layer == layer) return layer;
+  }
+  if (layer == -1) return first;
+  throw make_error(ErrorCode::kUsage, "layer {} keeps no page", layer);
+}
+
 }  // namespace
 
 void DurationHistogram::add(double seconds) {
@@ -127,6 +140,12 @@ struct Engine::Impl {
     std::promise<void> done;
   };
 
+  struct Watch {
+    RequestId request;
+    WatchOptions options;
+    WatchHandler handler;
+  };
+
   void loop() {
     bool more = false;  // something to compute
     for (bool open = true; open;) {
@@ -148,16 +167,19 @@ struct Engine::Impl {
     std::vector<Submission> arrived;
     std::vector<RequestId> cancels;
     std::vector<Call*> called;
+    std::vector<Watch> watched;
     bool over = false;
     {
       std::unique_lock lock(mutex);
       const auto wakes = [&] {
-        return more || !inbox.empty() || !cancelled.empty() || !calls.empty() || stopping;
+        return more || !inbox.empty() || !cancelled.empty() || !calls.empty() || !watches.empty() ||
+               stopping;
       };
       wake.wait(lock, wakes);
       arrived.swap(inbox);
       cancels.swap(cancelled);
       called.swap(calls);
+      watched.swap(watches);
       // What came is counted as waiting until publish() says what became of it.
       taken_requests = inbox_requests;
       taken_tokens = inbox_tokens;
@@ -165,6 +187,7 @@ struct Engine::Impl {
       if (over) closed = true;
     }
     for (Submission& submission : arrived) core.submit(std::move(submission));
+    for (Watch& w : watched) core.watch(w.request, w.options, std::move(w.handler));
     for (const RequestId id : cancels) core.cancel(id);
     for (Call* call : called) run(*call);
     if (over) core.cancel_all("the engine is stopping");
@@ -231,6 +254,14 @@ struct Engine::Impl {
     wake.notify_one();
   }
 
+  void watch(RequestId id, WatchOptions options, WatchHandler handler) {
+    options.layer = page_layer(model->config(), options.layer);
+    const std::lock_guard lock(mutex);
+    if (closed || stopping) throw UnavailableError();
+    watches.push_back({id, options, std::move(handler)});
+    wake.notify_one();
+  }
+
   void between_steps(const std::function<void(SequenceCache&)>& f) {
     Call call{.function = &f, .done = {}};
     auto done = call.done.get_future();
@@ -267,6 +298,7 @@ struct Engine::Impl {
   std::vector<Submission> inbox;
   std::vector<RequestId> cancelled;
   std::vector<Call*> calls;
+  std::vector<Watch> watches;
   /// Requests that came since the last publish(), and of these what the thread has taken over.
   std::int64_t inbox_requests = 0, inbox_tokens = 0, taken_requests = 0, taken_tokens = 0;
   std::int64_t waiting_requests = 0, waiting_tokens = 0;  ///< in the core at the last publish()
@@ -303,6 +335,10 @@ void Engine::stop(std::chrono::milliseconds grace) {
 }
 void Engine::between_steps(const std::function<void(SequenceCache&)>& f) {
   impl_->between_steps(f);
+}
+
+void Engine::watch(RequestId id, WatchOptions options, WatchHandler handler) {
+  impl_->watch(id, options, std::move(handler));
 }
 
 EngineMetrics Engine::metrics() const {

@@ -50,6 +50,13 @@ void EngineCore::submit(Submission submission) {
   enqueue(requests_.back()->choices.front());
 }
 
+void EngineCore::watch(RequestId id, const WatchOptions& options, WatchHandler handler) {
+  watch_.add(id, options, std::move(handler));
+  const bool there = std::any_of(requests_.begin(), requests_.end(),
+                                 [&](const auto& request) { return request->submission.id == id; });
+  if (!there) watch_.ended(id);
+}
+
 void EngineCore::enqueue(Choice& choice) {
   if (choice.state == Choice::State::kUnborn) {
     choice.order = ++arrivals_;
@@ -136,6 +143,7 @@ void EngineCore::end_choice(Choice& choice, FinishReason reason, std::string tex
   }
   last_end_ = now;
   tell(request, FinishedEvent{request.usage});
+  watch_.ended(request.submission.id);
 }
 
 void EngineCore::end_request(Request& request, FinishReason reason, std::string_view text,

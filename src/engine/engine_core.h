@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/memory_watch.h"
 #include "engine/pass_runner.h"
 #include "engine/scheduler.h"
 #include "palimpsest/engine.h"
@@ -43,6 +44,9 @@ class EngineCore {
   void cancel_all(std::string_view why);
   /// Ends everything with an error: after something went wrong that nobody expected.
   void fail_all(std::string_view why);
+
+  /// As Engine::watch; the layer is known to have pages.
+  void watch(RequestId id, const WatchOptions& options, WatchHandler handler);
 
   /// One pass over whatever there is to compute. False when there is nothing to do.
   bool step();
@@ -89,6 +93,7 @@ class EngineCore {
   void add_prompts(Pass& pass, const std::vector<Choice*>& candidates);
   void add(Pass& pass, Choice& choice, std::span<const std::int32_t> ids);
   bool run(Pass& pass);
+  void watch_rows(const Pass& pass);
   void failed(const Pass& pass, std::string_view why);
   void take_rows(const Pass& pass, const PassRunner::Rows& rows, std::size_t n);
   void tell_prompt(Choice& choice, std::span<const float> logits, std::int64_t count);
@@ -118,6 +123,7 @@ class EngineCore {
   std::vector<Choice*> waiting_, running_;  ///< in no order
   UserShares shares_;
   PassBudget budget_;
+  MemoryWatch watch_;
   EngineMetrics metrics_;
   std::uint64_t arrivals_ = 0;
   std::int64_t suspended_bytes_ = 0;

@@ -126,6 +126,7 @@ void EngineCore::add_prompts(Pass& pass, const std::vector<Choice*>& candidates)
 // -- the model --------------------------------------------------------------------------------
 
 bool EngineCore::run(Pass& pass) {
+  watch_rows(pass);
   const auto start = now_();
   PassRunner::Rows rows;
   try {
@@ -136,15 +137,36 @@ bool EngineCore::run(Pass& pass) {
                         .fixed_forms = options_.exact},
                        cache_.pool(), pass.hidden);
   } catch (const std::exception& error) {
+    watch_.drop_pass();
     failed(pass, error.what());
     return false;
   }
+  watch_.end_pass();
   const double seconds = seconds_between(start, now_());
   budget_.observe(static_cast<std::int64_t>(pass.tokens.size()), pass.prompt_rows, seconds);
   metrics_.forward_seconds += seconds;
   ++metrics_.passes;
   for (std::size_t n = 0; n < pass.choices.size(); ++n) take_rows(pass, rows, n);
   return true;
+}
+
+/// Lets those look on who watch one of the pass's requests.
+void EngineCore::watch_rows(const Pass& pass) {
+  if (!watch_.empty()) {
+    watch_.begin_pass();
+    for (std::size_t n = 0; n < pass.choices.size(); ++n) {
+      const Choice& choice = *pass.choices[n];
+      if (choice.index != 0) continue;
+      const auto first = static_cast<std::size_t>(pass.cu_seqlens[n]),
+                 end = static_cast<std::size_t>(pass.cu_seqlens[n + 1]);
+      watch_.add_rows({.request = choice.request.submission.id,
+                       .slot = choice.slot,
+                       .first = pass.cu_seqlens[n],
+                       .position = cache_.length(choice.slot),
+                       .tokens = std::span(pass.tokens).subspan(first, end - first)});
+    }
+  }
+  runner_.observe(watch_.observer());
 }
 
 /// Some layers may have seen the pass's tokens and others not: its sequences are computed again.

@@ -36,6 +36,33 @@ class HiddenKeeper final : public Observer {
   Tensor kept_;
 };
 
+/// Keeps hidden states while another looks at the rest.
+class Both final : public Observer {
+ public:
+  HiddenKeeper* keeper = nullptr;
+  Observer* other = nullptr;
+
+  void on_hidden(std::int64_t index, const Tensor& hidden) override {
+    keeper->on_hidden(index, hidden);
+    other->on_hidden(index, hidden);
+  }
+  Tensor before_pages(std::int64_t layer, const PageMemoryArgs& args) override {
+    return other->before_pages(layer, args);
+  }
+  void after_pages(std::int64_t layer, const PageMemoryArgs& args, const Tensor& written) override {
+    other->after_pages(layer, args, written);
+  }
+  Tensor before_mix(std::int64_t read, const AttentionResidualArgs& args) override {
+    return other->before_mix(read, args);
+  }
+  void after_mix(std::int64_t read, const AttentionResidualArgs& args) override {
+    other->after_mix(read, args);
+  }
+  void on_experts(std::int64_t layer, const Tensor& ids, const Tensor& weights) override {
+    other->on_experts(layer, ids, weights);
+  }
+};
+
 class ModelRunner final : public PassRunner {
  public:
   ModelRunner(std::shared_ptr<const Model> model, int threads, std::int64_t workspace_bytes,
@@ -46,16 +73,23 @@ class ModelRunner final : public PassRunner {
   }
   std::int64_t vocab_size() const override { return model_->config().vocab_size; }
   Rows run(const Batch& batch, StatePool& states, bool with_hidden) override {
-    const Tensor logits =
-        forward(context_, *model_, batch, states, with_hidden ? &keeper_ : nullptr);
+    both_.keeper = &keeper_;
+    both_.other = watcher_;
+    Observer* const observer = !with_hidden ? watcher_
+                               : watcher_   ? &both_
+                                            : static_cast<Observer*>(&keeper_);
+    const Tensor logits = forward(context_, *model_, batch, states, observer);
     return {logits, with_hidden ? keeper_.kept() : Tensor{}};
   }
+  void observe(Observer* observer) override { watcher_ = observer; }
   base::ThreadPool& threads() override { return context_.pool; }
 
  private:
   std::shared_ptr<const Model> model_;
   ExecContext context_;
   HiddenKeeper keeper_;
+  Observer* watcher_ = nullptr;
+  Both both_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "model/batch.h"
+#include "model/observer.h"
 #include "palimpsest/model.h"
 #include "state/state_pool.h"
 #include "tensor/exec_context.h"
@@ -22,6 +23,8 @@ class PassRunner {
   /// As forward(). Afterwards the sequences are `batch` longer. May throw: then their states are
   /// undefined.
   virtual Rows run(const Batch& batch, StatePool& states, bool with_hidden) = 0;
+  /// Looks on in the passes from here on; null: nobody does.
+  virtual void observe(Observer* observer) { (void)observer; }
   /// For work between passes.
   virtual base::ThreadPool& threads() = 0;
 };
