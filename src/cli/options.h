@@ -42,7 +42,7 @@ struct Options {
   std::int64_t port = 8080, parallel = 4, shutdown_seconds = 10;
   std::optional<std::string> alias, api_key, api_key_file, config, sessions_dir;
   std::int64_t suspended_bytes = 256 << 20;  ///< of sequences that had to step back; no flag: what --budget leaves
-  bool allow_remote_without_key = false;
+  bool allow_remote_without_key = false, no_web = false;
   std::optional<std::string> reasoning_effort;
 
   std::optional<std::string> bench_prompt, bench_predict, bench_threads, bench_ubatch, bench_sequences;  ///< lists of bench

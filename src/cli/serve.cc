@@ -55,6 +55,7 @@ server::ServiceOptions service_options(const Options& options, const Tokenizer& 
   service.name = model_name(options);
   service.defaults = sampling_params(options);
   service.sessions = options.sessions_dir.value_or("");
+  service.web = !options.no_web;
   try {
     service.format = ChatFormat::create(tokenizer, options.model);
   } catch (const Error& error) {

@@ -15,6 +15,7 @@
 #include "palimpsest/tokenizer.h"
 #include "server/generation_fields.h"
 #include "server/http.h"
+#include "server/live_answers.h"
 
 namespace palimpsest::server {
 
@@ -24,6 +25,8 @@ struct ServiceOptions {
   SamplingParams defaults;             ///< of what requests do not say
   std::shared_ptr<const ChatFormat> format;  ///< null: no chats
   std::function<HttpCounts()> http_counts;   ///< for /metrics; may be empty
+  bool web = true;                           ///< serve the web page
+  bool sees = false;                         ///< chats may hold images
   std::filesystem::path sessions;            ///< folder of session files; empty: no /sessions
 };
 
@@ -50,6 +53,7 @@ struct Backend {
   std::int64_t started;  ///< seconds since 1970
   mutable grammar::ConstraintMaker constraints;  ///< any thread may call it
   std::atomic<bool> stopping{false};
+  LiveAnswers live;
 };
 
 /// A chat, ready but for who asks: what /v1/chat/completions takes, and what other interfaces are

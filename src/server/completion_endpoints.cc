@@ -25,8 +25,10 @@ void start(Backend& backend, GenerationFields fields, JobSetup setup, const Requ
     requests.back().prompt = setup.echo ? prompt : std::exchange(prompt, {});
   }
   const bool stream = setup.stream;
+  std::string name = setup.id;
   FanOut::start(backend, std::move(requests), request, reply,
-                std::make_shared<GenerationJob>(std::move(setup), backend.tokenizer, reply), stream);
+                std::make_shared<GenerationJob>(std::move(setup), backend.tokenizer, reply), stream,
+                std::move(name));
 }
 
 void chat_completions(Backend& backend, const Request& request,

@@ -19,6 +19,7 @@ std::vector<Route> text_routes(Backend& backend);    ///< /tokenize, /detokenize
 /// /slots; with ServiceOptions::sessions, /sessions too. Throws Error{kIo} for no such folder.
 std::vector<Route> session_routes(Backend& backend);
 std::vector<Route> status_routes(Backend& backend);  ///< /health, /metrics
+std::vector<Route> memory_routes(Backend& backend);  ///< /v1/memory, /props
 
 /// The engine's counters and the transport's, in Prometheus' text format.
 std::string metrics_text(const EngineMetrics& engine, const HttpCounts& http);

@@ -11,12 +11,13 @@ constexpr std::size_t kAtOnce = 16;
 
 void FanOut::start(Backend& backend, std::vector<EngineRequest> requests, const Request& request,
                    const std::shared_ptr<Reply>& reply, std::shared_ptr<PartsListener> listener,
-                   bool stream) {
+                   bool stream, std::string name) {
   for (EngineRequest& asked : requests) asked.user = backend.user_of(request);
   const std::shared_ptr<FanOut> all(
       new FanOut(backend, std::move(requests), std::move(listener)));
   {
     const std::lock_guard lock(all->mutex_);  // nothing is heard before all are handed over
+    if (!name.empty()) all->watched_ = backend.live.enter(std::move(name), backend.user_of(request));
     try {
       all->submit_some();
     } catch (...) {
@@ -44,6 +45,7 @@ void FanOut::submit_some() {
       if (next_ == ended_ || ended_ == 0) throw;
       return;
     }
+    if (part == 0) live_.submitted(watched_, ids_[0]);
     requests_[part] = {};
     ++next_;
   }
@@ -55,6 +57,7 @@ bool FanOut::on_event(std::size_t part, const EngineEvent& event) noexcept {
   try {
     const bool goes_on = listener_->hear(part, event);
     if (!std::holds_alternative<FinishedEvent>(event)) return goes_on;
+    if (part == 0) live_.leave(watched_);
     ++ended_;
     if (ended_ < requests_.size()) {
       submit_some();
@@ -72,6 +75,7 @@ bool FanOut::on_event(std::size_t part, const EngineEvent& event) noexcept {
 
 void FanOut::end_all() {
   over_ = true;
+  live_.leave(watched_);
   for (const RequestId id : ids_) engine_.cancel(id);
 }
 

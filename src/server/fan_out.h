@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "palimpsest/engine.h"
@@ -27,25 +28,27 @@ class FanOut : public std::enable_shared_from_this<FanOut> {
  public:
   /// Hands `requests` (at least one) to the engine, a few at a time, so that one client does not
   /// fill the queue. With `stream`, comments keep the connection from looking dead. Throws what
-  /// Engine::submit throws for one of the first; then `listener` hears nothing.
+  /// Engine::submit throws for one of the first; then `listener` hears nothing. The first can be watched as `name`, if there is one.
   static void start(Backend& backend, std::vector<EngineRequest> requests, const Request& request,
                     const std::shared_ptr<Reply>& reply, std::shared_ptr<PartsListener> listener,
-                    bool stream = false);
+                    bool stream = false, std::string name = {});
 
  private:
   FanOut(Backend& backend, std::vector<EngineRequest> requests,
          std::shared_ptr<PartsListener> listener)
-      : engine_(backend.engine), requests_(std::move(requests)), listener_(std::move(listener)) {}
+      : engine_(backend.engine), live_(backend.live), requests_(std::move(requests)), listener_(std::move(listener)) {}
   void submit_some();
   bool on_event(std::size_t part, const EngineEvent& event) noexcept;
   void end_all();
 
   Engine& engine_;
+  LiveAnswers& live_;
   std::mutex mutex_;  ///< of everything below
   std::vector<EngineRequest> requests_;  ///< those before next_ are gone
   std::shared_ptr<PartsListener> listener_;
   std::vector<RequestId> ids_;
   std::size_t next_ = 0, ended_ = 0;
+  std::uint64_t watched_ = 0;  ///< in live_; 0: nowhere
   bool over_ = false;
 };
 

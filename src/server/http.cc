@@ -197,11 +197,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
     request.method = view(message.method_string());
     const std::string_view target = view(message.target());
     request.path = target.substr(0, target.find('?'));
+    if (request.path.size() < target.size()) request.query = target.substr(request.path.size() + 1);
     request.authorization = view(message[http::field::authorization]);
     // Where clients of Anthropic's interface put it.
     if (const std::string_view key = view(message["X-Api-Key"]); request.authorization.empty() && !key.empty())
       request.authorization = "Bearer " + std::string(key);
     request.content_type = view(message[http::field::content_type]);
+    request.if_none_match = view(message[http::field::if_none_match]);
     request.peer = peer_;
     return request;
   }
@@ -310,7 +312,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     for (const auto& [name, value] : response.headers) message.set(name, value);
     message.keep_alive(keep && !shared_.stopping);
     const std::size_t size = response.body.size();
-    message.content_length(size);
+    if (response.status != 304)
+      message.content_length(size);  // it would be that of the body the client has
     if (request.method != "HEAD") message.body() = std::move(response.body);
     stream_.expires_after(shared_.options.write_time);
     error_code ec;

@@ -19,9 +19,10 @@ struct Request {
   std::string id;      ///< the client's X-Request-Id where it is [A-Za-z0-9._-]{1,64}, else a new one
   std::string method;  ///< "GET"
   std::string path;    ///< without query, as it came
+  std::string query;   ///< behind the '?', as it came
   std::string name;    ///< what {...} of a route's path stands for (server/routes.h)
   /// Headers; empty: none. X-Api-Key counts as authorization "Bearer" where there is no other.
-  std::string authorization, content_type;
+  std::string authorization, content_type, if_none_match;
   std::string peer;                         ///< address of the client
   std::string body;
 };

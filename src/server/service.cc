@@ -4,6 +4,7 @@
 
 #include "server/api_error.h"
 #include "server/endpoints.h"
+#include "server/web_page.h"
 
 namespace palimpsest::server {
 namespace {
@@ -23,11 +24,14 @@ bool is_json_type(std::string_view type) {
 Service::Service(Engine& engine, Tokenizer tokenizer, ServiceOptions options)
     : backend_(engine, std::move(tokenizer), std::move(options)) {
   for (auto* group : {&completion_routes, &messages_routes, &responses_routes, &embedding_routes, &model_routes,
-                      &text_routes, &session_routes, &status_routes})
+                      &text_routes, &session_routes, &status_routes, &memory_routes})
     routes_.add(group(backend_));
 }
 
 std::optional<Response> Service::admit(const Request& request) {
+  if (backend_.options.web) {
+    if (auto file = web_page(request)) return file;
+  }
   const Routes::Match match = routes_.find(request.method, request.path);
   const Route* route = match.route;
   const auto refused = [&](int status, std::string text, std::string code) {
