@@ -5,26 +5,44 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "model/vision/vision_tower.h"
 #include "report/numbers.h"
 
 namespace palimpsest::cli {
+namespace {
+
+PictureFacts facts_of(const VisionConfig& config) {
+  const auto tower = VisionTower::outline(config);
+  const auto side = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::sqrt(static_cast<double>(config.patch_limit))) / config.merge) * config.merge;
+  const PatchGridSize grid{1, side, side};
+  PictureFacts facts;
+  facts.tensors = tower->tensors();
+  facts.parameters = tower->parameters();
+  facts.weights = tower->file_bytes();
+  facts.patches = grid.patches();
+  facts.tokens = vision_tokens(config, grid);
+  facts.workspace = vision_workspace_bytes(*tower, grid);
+  facts.rows = facts.tokens * config.text_hidden_size * static_cast<std::int64_t>(sizeof(float));
+  return facts;
+}
+
+}  // namespace
 
 std::optional<PictureFacts> picture_facts(const std::filesystem::path& model) {
-  const auto config = load_vision_config(model);
-  if (!config) return std::nullopt;
-  const auto tower = VisionTower::outline(*config);
-  const auto side = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::sqrt(static_cast<double>(config->patch_limit))) / config->merge) * config->merge;
-  const PatchGridSize grid{1, side, side};
-  PictureFacts facts{.tensors = tower->tensors(), .parameters = tower->parameters(), .weights = tower->file_bytes(), .patches = grid.patches()};
-  facts.tokens = vision_tokens(*config, grid);
-  facts.workspace = vision_workspace_bytes(*tower, grid);
-  facts.rows = facts.tokens * config->text_hidden_size * static_cast<std::int64_t>(sizeof(float));
-  return facts;
+  // A text model runs whatever its checkpoint says about eyes.
+  try {
+    const auto config = load_vision_config(model);
+    if (!config) return std::nullopt;
+    return facts_of(*config);
+  } catch (const Error& error) {
+    return PictureFacts{.refused = error.text()};
+  }
 }
 
 std::string to_text(const PictureFacts& facts) {
   using report::format_bytes, report::format_grouped;
+  if (!facts.refused.empty()) return fmt::format("\npictures\n  the vision tower cannot be run: {}\n", facts.refused);
   return fmt::format(
       "\npictures\n"
       "  vision tower     {} tensors, {} parameters, {} as published\n"
@@ -35,6 +53,7 @@ std::string to_text(const PictureFacts& facts) {
 }
 
 nlohmann::ordered_json to_json(const PictureFacts& facts) {
+  if (!facts.refused.empty()) return {{"refused", facts.refused}};
   return {{"tensors", facts.tensors}, {"parameters", facts.parameters}, {"weights_bytes", facts.weights},
           {"largest", {{"patches", facts.patches}, {"tokens", facts.tokens}, {"workspace_bytes", facts.workspace}, {"rows_bytes", facts.rows}}}};
 }

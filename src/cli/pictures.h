@@ -11,6 +11,7 @@
 namespace palimpsest::cli {
 
 struct PictureFacts {
+  std::string refused;  ///< why the tower that config.json describes cannot be run; then nothing else is known
   std::int64_t tensors = 0, parameters = 0;
   std::int64_t weights = 0;    ///< bytes
   std::int64_t patches = 0;    ///< of the largest square picture within the model's limit
@@ -19,7 +20,7 @@ struct PictureFacts {
   std::int64_t rows = 0;       ///< bytes of what it becomes, until the text model has read it
 };
 
-/// From config.json alone; nothing for a model without a vision tower. Throws Error for a tower that cannot be run.
+/// From config.json alone; nothing for a model without a vision tower of the published kind.
 std::optional<PictureFacts> picture_facts(const std::filesystem::path& model);
 
 std::string to_text(const PictureFacts& facts);

@@ -17,7 +17,7 @@ struct Masks {
   std::uint32_t red = 0, green = 0, blue = 0, alpha = 0;
   bool operator==(const Masks&) const = default;
 };
-constexpr Masks k555{0x7c00, 0x3e0, 0x1f, 0}, k565{0xf800, 0x7e0, 0x1f, 0};
+constexpr Masks k555{0x7c00, 0x3e0, 0x1f, 0};  // what 16 bits are without masks of their own
 
 struct Header {
   std::int64_t width = 0, height = 0;
