@@ -259,7 +259,8 @@ TEST(LatentAttention, RowsBehindTheLastMultipleOfTheGridAreAbsorbed) {
     std::int64_t past, rows, materialized;
   };
   for (const Pass& pass : {Pass{0, 2 * kGrid, 2 * kGrid}, Pass{kGrid, 2 * kGrid + 9, 2 * kGrid}, Pass{3 * kGrid, 9, 0}, Pass{0, 40, 0},
-                           Pass{2 * kGrid - 1, 1, 0}, Pass{2 * kGrid - 4, 4, 0}, Pass{kGrid, kGrid + 1, kGrid}, Pass{20 * kGrid + 3, 80, kGrid - 3}}) {
+                           Pass{2 * kGrid - 1, 1, 0}, Pass{2 * kGrid - 4, 4, 0}, Pass{kGrid, kGrid + 1, kGrid}, Pass{0, 2 * kGrid - 1, kGrid},
+                           Pass{20 * kGrid + 3, 80, kGrid - 3}}) {
     LatentCase c(sizes, {{pass.past, pass.rows}});
     run(c, LatentForm::kMaterialized);
     const std::vector<float> materialized = c.output();
