@@ -7,6 +7,7 @@
 #include "model/state_spec.h"
 #include "server/endpoints.h"
 #include "server/memory_stream.h"
+#include "tensor/device.h"
 #include "text/utf8.h"
 
 namespace palimpsest::server {
