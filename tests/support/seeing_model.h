@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "support/shared_data.h"
-#include "synthetic_checkpoint.h"
+#include "tools/synthetic_checkpoint.h"
 
 namespace palimpsest::test {
 
