@@ -61,7 +61,7 @@ TEST(DemoModel, LogitsAndHiddenStatesMatchTheRecording) {
     EXPECT_LE(worst.value, 1e-4 * worst.largest) << seq << ", element " << worst.index;
     if (n != 1) continue;
     ASSERT_EQ(recorder.hidden.size(), 10u);
-    for (std::size_t i = 0; i < 10; ++i) {
+    for (const std::size_t i : {0, 5, 9}) {  // the others are left out of the repository for their size
       const auto h = test::worst_difference(recorder.hidden[i], golden.floats("seq1.hidden." + std::to_string(i)));
       EXPECT_LE(h.value, 1e-4 * h.largest) << "hidden " << i << ", element " << h.index;
     }
