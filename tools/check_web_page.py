@@ -111,6 +111,13 @@ def setting(page, **values):
     page.click("#settings >> text=Done")
 
 
+def write_on(route):
+    """Keeps the demo model, whose control tokens are those from 3840 on, from ending its answer."""
+    body = json.loads(route.request.post_data)
+    body["logit_bias"] = {str(token): -100 for token in range(3840, 4096)}
+    route.continue_(post_data=json.dumps(body))
+
+
 def check_chat(p):
     page = p.page
     page.goto("/")
@@ -141,11 +148,12 @@ def check_chat(p):
 
     # Stopped by Esc, and still there to be asked.
     setting(page, max_tokens=3000)
+    page.route("**/v1/chat/completions", write_on)
     send(page, "Continue this sentence:\nThe old man")
-    expect(page.locator("#stop")).to_be_visible()
-    until(page, "document.querySelector('#log').lastChild.querySelector('.body').innerText.length > 5")
+    until(page, "document.querySelector('#log').lastChild.querySelector('.reasoning') !== null")
     page.keyboard.press("Escape")
     assert "Stopped." in answered(page, 3).inner_text()
+    page.unroute("**/v1/chat/completions")
     setting(page, max_tokens=12)
     send(page, "Hello again")
     answered(page, 4)
@@ -204,13 +212,6 @@ def painted(page, selector):
       for (let i = 0; i < d.length; i += 4) seen.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]);
       return seen.size;
     }""", selector)
-
-
-def write_on(route):
-    """Keeps the demo model, whose control tokens are those from 3840 on, from ending its answer."""
-    body = json.loads(route.request.post_data)
-    body["logit_bias"] = {str(token): -100 for token in range(3840, 4096)}
-    route.continue_(post_data=json.dumps(body))
 
 
 def check_memory(p, folder=None, name=""):
@@ -292,13 +293,15 @@ def check_small(p):
     page.keyboard.press("Enter")
     expect(page.locator("#new-chat")).to_be_visible()
     page.locator("#toggle-chats").press("Enter")
-    setting(page, max_tokens=30)
+    setting(page, max_tokens=3000)
+    page.route("**/v1/chat/completions", write_on)
     page.click("#toggle-memory")
     send(page, "Hello")
+    expect(page.locator("#mem-page")).to_be_visible()
+    page.keyboard.press("Escape")
     answered(page)
     assert page.evaluate(wide)
     expect(page.locator("#input")).to_be_in_viewport()
-    expect(page.locator("#mem-page")).to_be_visible()
 
 
 def check_key(p):
