@@ -8,8 +8,10 @@
 
 #include "base/check.h"
 #include "kernels/cpu/experts.h"
+#include "kernels/cpu/page_memory.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/plain_kernels.h"
+#include "ops/page_memory.h"
 #include "tensor/buffer.h"
 
 namespace palimpsest::ops {
@@ -164,6 +166,12 @@ void page_memory(ExecContext&, const PageMemoryArgs& args) {
   a.past = m.in(args.past);
   a.o = m.out(args.o);
   plain::page_memory(a, m.stream());
+}
+
+/// What is written is seen on the host only.
+void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& written) {
+  if (written.defined()) cpu::page_memory(ctx, args, written);
+  else page_memory(ctx, args);
 }
 
 void latent_append(ExecContext&, const LatentAppendArgs& args) {
