@@ -15,6 +15,11 @@ endforeach()
 # What these objects need at link time; header-only dependencies leave nothing to link.
 set(library_dependencies fmt::fmt spdlog::spdlog simdjson::simdjson PkgConfig::HWY PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZSTD
     PkgConfig::XXHASH PkgConfig::PNG PkgConfig::JPEG PkgConfig::WEBP PkgConfig::WEBPDEMUX PkgConfig::GIF Threads::Threads)
+set(pc_cuda_libraries "")
+if(PALIMPSEST_HAVE_CUDA)
+  list(APPEND library_dependencies CUDA::cudart_static)
+  set(pc_cuda_libraries "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
+endif()
 
 add_library(palimpsest_static STATIC ${library_objects})
 add_library(palimpsest_shared SHARED ${library_objects})

@@ -9,8 +9,8 @@ usage() {
 usage: scripts/test.sh [--sanitize] [--long]
 
 Installs missing Debian packages (as root or with sudo), builds in build/release and runs every test but the long ones.
-  --sanitize   first: AddressSanitizer and UndefinedBehaviorSanitizer over formats, hub, text, state, model,
-               convert, runtime, server, selfcheck and lineage; ThreadSanitizer over base, hub, runtime, engine
+  --sanitize   first: AddressSanitizer and UndefinedBehaviorSanitizer over formats, hub, text, grammar, media,
+               state, model, convert, runtime, server, selfcheck and lineage; ThreadSanitizer over base, hub, runtime, engine
                and server; each fuzzer for 20 seconds
   --long       also the tests labelled long, and the numeric tests on the scalar and the AVX2 kernels
 Tests that need data outside the repository look for it in $PALIMPSEST_SHARED (default ../shared) and are skipped without it.
@@ -74,8 +74,8 @@ part "install packages" scripts/install_dependencies.sh "${packages[@]}"
 
 if [ "$sanitize" = yes ]; then
   part "configure asan" configure asan
-  part "build asan" build asan test_formats test_hub test_text test_state test_model test_convert test_runtime test_server test_selfcheck test_lineage
-  part "test asan" run_tests asan -L '^(formats|hub|text|state|model|convert|runtime|server|selfcheck|lineage)$' -LE '^long$' -E "$demo_model_tests"
+  part "build asan" build asan test_formats test_hub test_text test_grammar test_media test_state test_model test_convert test_runtime test_server test_selfcheck test_lineage
+  part "test asan" run_tests asan -L '^(formats|hub|text|grammar|media|state|model|convert|runtime|server|selfcheck|lineage)$' -LE '^long$' -E "$demo_model_tests"
   part "configure tsan" configure tsan
   part "build tsan" build tsan test_base test_hub test_runtime test_engine test_server
   part "test tsan" run_tests tsan -L '^(base|hub|runtime|engine|server)$' -LE '^long$' -E "$demo_model_tests"
