@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 
+#include "base/base64.h"
 #include "base/mapped_file.h"
 
 namespace palimpsest::formats {
@@ -16,46 +17,13 @@ struct Line {
   std::uint32_t size;
 };
 
-constexpr std::array<std::int8_t, 256> make_base64_table() {
-  std::array<std::int8_t, 256> table{};
-  table.fill(-1);
-  constexpr std::string_view kAlphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  for (std::size_t i = 0; i < kAlphabet.size(); ++i) {
-    table[static_cast<unsigned char>(kAlphabet[i])] = static_cast<std::int8_t>(i);
-  }
-  return table;
-}
-
-/// Appends the decoded bytes; false unless `text` is padded standard base64 in its canonical form.
-bool append_base64(std::string_view text, std::string& out) {
-  static constexpr std::array<std::int8_t, 256> kTable = make_base64_table();
-  if (text.size() % 4 != 0) return false;
-  for (std::size_t i = 0; i < text.size(); i += 4) {
-    const bool last = i + 4 == text.size();
-    const std::size_t padding = last ? static_cast<std::size_t>(text[i + 3] == '=') +
-                                           (text[i + 3] == '=' && text[i + 2] == '=')
-                                     : 0;
-    std::uint32_t group = 0;
-    for (std::size_t j = 0; j < 4; ++j) {
-      const int digit = j >= 4 - padding ? 0 : kTable[static_cast<unsigned char>(text[i + j])];
-      if (digit < 0) return false;
-      group = group << 6 | static_cast<std::uint32_t>(digit);
-    }
-    if (padding == 1 && (group & 0xffu) != 0) return false;
-    if (padding == 2 && (group & 0xffffu) != 0) return false;
-    for (std::size_t j = 0; j < 3 - padding; ++j) out += static_cast<char>(group >> (16 - 8 * j));
-  }
-  return true;
-}
-
 Result<Line> parse_line(std::string_view line, std::uint32_t number, std::string& decoded) {
   const std::size_t space = line.find(' ');
   if (space == std::string_view::npos) {
     return fail(ErrorCode::kInvalidFile, "line {}: expected \"base64 rank\"", number);
   }
   const std::size_t begin = decoded.size();
-  if (!append_base64(line.substr(0, space), decoded)) {
+  if (!base::append_decoded_base64(line.substr(0, space), base::Base64Rest::kZero, decoded)) {
     return fail(ErrorCode::kInvalidFile, "line {}: the token is not base64", number);
   }
   const std::size_t size = decoded.size() - begin;

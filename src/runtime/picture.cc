@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/base64.h"
 #include "base/check.h"
 
 namespace palimpsest {
@@ -88,45 +89,10 @@ void check_tower(const VisionTower& tower, const ModelConfig& config) {
   }
 }
 
-namespace {
-
-constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// Padded standard base64. Nothing where it is not that.
-std::optional<std::vector<std::byte>> decode_base64(std::string_view text) {
-  if (text.size() % 4 != 0) return std::nullopt;
-  static const std::array<std::int8_t, 256> kValues = [] {
-    std::array<std::int8_t, 256> values;
-    values.fill(-1);
-    for (std::size_t i = 0; i < kBase64.size(); ++i) values[static_cast<unsigned char>(kBase64[i])] = static_cast<std::int8_t>(i);
-    return values;
-  }();
-  std::vector<std::byte> out;
-  out.reserve(text.size() / 4 * 3);
-  for (std::size_t i = 0; i < text.size(); i += 4) {
-    const bool last = i + 4 == text.size();
-    const std::size_t padding = !last || text[i + 3] != '=' ? 0 : text[i + 2] != '=' ? 1 : 2;
-    std::uint32_t bits = 0;
-    for (std::size_t j = 0; j < 4; ++j) {
-      const std::int8_t value = j >= 4 - padding ? std::int8_t{0} : kValues[static_cast<unsigned char>(text[i + j])];
-      if (value < 0) return std::nullopt;
-      bits = bits << 6 | static_cast<std::uint32_t>(value);
-    }
-    for (std::size_t j = 0; j < 3 - padding; ++j) out.push_back(static_cast<std::byte>(bits >> (16 - 8 * j)));
-  }
-  return out;
-}
-
-}  // namespace
-
 std::string data_url(std::span<const std::byte> file) {
   std::string out = "data:;base64,";
   out.reserve(out.size() + (file.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < file.size(); i += 3) {
-    std::uint32_t bits = 0;
-    for (std::size_t j = 0; j < 3; ++j) bits = bits << 8 | (i + j < file.size() ? std::to_integer<std::uint32_t>(file[i + j]) : 0);
-    for (std::size_t j = 0; j < 4; ++j) out += i + j > file.size() ? '=' : kBase64[bits >> (18 - 6 * j) & 63];
-  }
+  base::append_base64(file, out);
   return out;
 }
 
@@ -136,9 +102,11 @@ Result<std::vector<std::byte>> read_data_url(std::string_view url) {
     return fail(ErrorCode::kInvalidRequest, "a picture must be given as data:image/...;base64,... ; other URLs are not fetched");
   }
   if (!url.substr(0, comma).ends_with(";base64")) return fail(ErrorCode::kInvalidRequest, "a data: URL must be in base64");
-  auto bytes = decode_base64(url.substr(comma + 1));
-  if (!bytes) return fail(ErrorCode::kInvalidRequest, "the data: URL is not base64");
-  return std::move(*bytes);
+  const std::string_view text = url.substr(comma + 1);
+  std::vector<std::byte> bytes;
+  bytes.reserve(text.size() / 4 * 3);
+  if (!base::append_decoded_base64(text, base::Base64Rest::kAny, bytes)) return fail(ErrorCode::kInvalidRequest, "the data: URL is not base64");
+  return bytes;
 }
 
 std::shared_ptr<ChatPictures> ChatPictures::create(const VisionConfig& config, const Tokenizer& tokenizer) {

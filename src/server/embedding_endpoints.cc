@@ -4,7 +4,9 @@
 
 #include <bit>
 #include <cmath>
+#include <span>
 
+#include "base/base64.h"
 #include "server/endpoints.h"
 #include "server/fan_out.h"
 
@@ -24,25 +26,12 @@ std::vector<float> unit(std::span<const float> values) {
   return out;
 }
 
-std::string base64(std::string_view bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
-    std::uint32_t word = 0;
-    for (std::size_t k = 0; k < 3; ++k)
-      word = word << 8 | (k < count ? static_cast<unsigned char>(bytes[i + k]) : 0u);
-    for (std::size_t k = 0; k < 4; ++k)
-      out += k <= count ? kDigits[word >> (18 - 6 * k) & 63] : '=';
-  }
-  return out;
-}
-
 /// The vector's F32 numbers, little-endian.
 std::string base64(const std::vector<float>& values) {
   static_assert(std::endian::native == std::endian::little);
-  return base64({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+  std::string out;
+  base::append_base64(std::as_bytes(std::span(values)), out);
+  return out;
 }
 
 std::vector<std::vector<std::int32_t>> read_inputs(const Json& body, const Backend& backend) {

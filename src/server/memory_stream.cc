@@ -6,6 +6,7 @@
 #include <iterator>
 #include <span>
 
+#include "base/base64.h"
 #include "model/state_spec.h"
 #include "text/utf8.h"
 
@@ -46,16 +47,8 @@ void append_list(std::string& out, std::span<const std::int32_t> values) {
 }
 
 void append_base64(std::string& out, std::span<const std::uint8_t> bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   out += '"';
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    const std::size_t left = std::min<std::size_t>(3, bytes.size() - i);
-    const std::uint32_t three = std::uint32_t{bytes[i]} << 16 |
-                                (left > 1 ? std::uint32_t{bytes[i + 1]} << 8 : 0u) |
-                                (left > 2 ? bytes[i + 2] : 0u);
-    for (std::size_t d = 0; d < 4; ++d) out += d > left ? '=' : kDigits[three >> (18 - 6 * d) & 63];
-  }
+  base::append_base64(std::as_bytes(bytes), out);
   out += '"';
 }
 
