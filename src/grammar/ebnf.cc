@@ -4,20 +4,15 @@
 #include <map>
 
 #include "base/error.h"
-#include "grammar/characters.h"
+#include "grammar/source_reader.h"
 
 namespace palimpsest::grammar {
 namespace {
 
-class EbnfParser {
+class EbnfParser final : private SourceReader {
  public:
-  EbnfParser(Grammar& grammar, std::string_view source) : grammar_(grammar) {
-    if (source.size() > kMostSourceBytes) {
-      throw make_error(ErrorCode::kInvalidRequest, "{} bytes, but at most {} are taken",
-                       source.size(), kMostSourceBytes);
-    }
-    text_ = code_points(source);
-  }
+  EbnfParser(Grammar& grammar, std::string_view source)
+      : SourceReader(source), grammar_(grammar) {}
 
   RuleId parse() {
     space(true);
@@ -46,23 +41,13 @@ class EbnfParser {
     std::size_t first_use;
   };
 
-  [[noreturn]] void refuse(std::string_view what) const {
+  [[noreturn]] void refuse(std::string_view what) const override {
     std::size_t line = 1, column = 1;
     for (std::size_t i = 0; i < std::min(at_, text_.size()); ++i) {
       ++column;
       if (text_[i] == '\n') ++line, column = 1;
     }
     throw make_error(ErrorCode::kInvalidRequest, "line {}, column {}: {}", line, column, what);
-  }
-  bool has(char32_t c) const { return at_ < text_.size() && text_[at_] == c; }
-  bool take(char32_t c) {
-    if (!has(c)) return false;
-    ++at_;
-    return true;
-  }
-  char32_t need(std::string_view what) {
-    if (at_ == text_.size()) refuse(what);
-    return text_[at_++];
   }
   static bool in_name(char32_t c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -194,11 +179,7 @@ class EbnfParser {
 
   std::int64_t count() {
     space(false);
-    std::int64_t n = -1;
-    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {
-      n = std::max<std::int64_t>(n, 0) * 10 + (text_[at_++] - '0');
-      if (n > kMostRepeats) refuse(fmt::format("more than {} repetitions", kMostRepeats));
-    }
+    const std::int64_t n = SourceReader::count();
     space(false);
     return n;
   }
@@ -229,10 +210,7 @@ class EbnfParser {
     char32_t value = 0;
     for (int i = 0; i < digits; ++i) {
       const char32_t c = need("hexadecimal digits are missing");
-      const int digit = c >= '0' && c <= '9'   ? static_cast<int>(c - '0')
-                        : c >= 'a' && c <= 'f' ? static_cast<int>(c - 'a') + 10
-                        : c >= 'A' && c <= 'F' ? static_cast<int>(c - 'A') + 10
-                                               : -1;
+      const int digit = hex_digit(c);
       if (digit < 0) refuse("hexadecimal digits are missing");
       value = value * 16 + static_cast<char32_t>(digit);
     }
@@ -289,8 +267,6 @@ class EbnfParser {
   }
 
   Grammar& grammar_;
-  std::u32string text_;
-  std::size_t at_ = 0;
   std::map<std::string, Known> rules_;
   std::vector<Group> groups_;
 };

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "text/utf8.h"
+#include "grammar/source_reader.h"
 
 namespace palimpsest::grammar {
 namespace {
@@ -36,16 +36,10 @@ const CharSet& all_space() {
 }
 
 /// One pass over the pattern; open groups are on a stack of our own.
-class RegexParser {
+class RegexParser final : private SourceReader {
  public:
   RegexParser(Grammar& grammar, std::string_view pattern, RegexMatch match, Spelling spelling)
-      : grammar_(grammar), match_(match), spelling_(spelling) {
-    if (pattern.size() > kMostSourceBytes) {
-      throw make_error(ErrorCode::kInvalidRequest, "{} bytes, but at most {} are taken",
-                       pattern.size(), kMostSourceBytes);
-    }
-    text_ = code_points(pattern);
-  }
+      : SourceReader(pattern), grammar_(grammar), match_(match), spelling_(spelling) {}
 
   ExprId parse() {
     groups_.emplace_back();
@@ -61,18 +55,8 @@ class RegexParser {
     bool can_repeat = false;                  ///< the last part may take a quantifier
   };
 
-  [[noreturn]] void refuse(std::string_view what) const {
+  [[noreturn]] void refuse(std::string_view what) const override {
     throw make_error(ErrorCode::kInvalidRequest, "at character {}: {}", at_, what);
-  }
-  bool has(char32_t c) const { return at_ < text_.size() && text_[at_] == c; }
-  bool take(char32_t c) {
-    if (!has(c)) return false;
-    ++at_;
-    return true;
-  }
-  char32_t need(std::string_view what) {
-    if (at_ == text_.size()) refuse(what);
-    return text_[at_++];
   }
 
   void atom(const CharSet& set) { atom(characters(grammar_, set, spelling_)); }
@@ -176,15 +160,6 @@ class RegexParser {
     return expr;
   }
 
-  std::int64_t count() {
-    std::int64_t n = -1;
-    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') {
-      n = std::max<std::int64_t>(n, 0) * 10 + (text_[at_++] - '0');
-      if (n > kMostRepeats) refuse(fmt::format("more than {} repetitions", kMostRepeats));
-    }
-    return n;
-  }
-
   void quantify() {
     Group& group = groups_.back();
     if (!group.can_repeat) refuse("a quantifier behind nothing");
@@ -209,11 +184,7 @@ class RegexParser {
     char32_t value = 0;
     int n = 0;
     for (; n < most && at_ < text_.size(); ++n, ++at_) {
-      const char32_t c = text_[at_];
-      const int digit = c >= '0' && c <= '9'   ? static_cast<int>(c - '0')
-                        : c >= 'a' && c <= 'f' ? static_cast<int>(c - 'a') + 10
-                        : c >= 'A' && c <= 'F' ? static_cast<int>(c - 'A') + 10
-                                               : -1;
+      const int digit = hex_digit(text_[at_]);
       if (digit < 0) break;
       value = value * 16 + static_cast<char32_t>(digit);
     }
@@ -312,8 +283,6 @@ class RegexParser {
   Grammar& grammar_;
   const RegexMatch match_;
   const Spelling spelling_;
-  std::u32string text_;
-  std::size_t at_ = 0;
   std::vector<Group> groups_;
   std::optional<char32_t> single_;
 };
