@@ -17,9 +17,9 @@ void FanOut::start(Backend& backend, std::vector<EngineRequest> requests, const 
       new FanOut(backend, std::move(requests), std::move(listener)));
   {
     const std::lock_guard lock(all->mutex_);  // nothing is heard before all are handed over
-    if (!name.empty()) all->watched_ = backend.live.enter(std::move(name), backend.user_of(request));
     try {
       all->submit_some();
+      if (!name.empty()) backend.live.enter(std::move(name), backend.user_of(request), all->ids_.front());
     } catch (...) {
       all->end_all();
       throw;
@@ -45,7 +45,6 @@ void FanOut::submit_some() {
       if (next_ == ended_ || ended_ == 0) throw;
       return;
     }
-    if (part == 0) live_.submitted(watched_, ids_[0]);
     requests_[part] = {};
     ++next_;
   }
@@ -57,7 +56,7 @@ bool FanOut::on_event(std::size_t part, const EngineEvent& event) noexcept {
   try {
     const bool goes_on = listener_->hear(part, event);
     if (!std::holds_alternative<FinishedEvent>(event)) return goes_on;
-    if (part == 0) live_.leave(watched_);
+    if (part == 0) live_.leave(ids_.front());
     ++ended_;
     if (ended_ < requests_.size()) {
       submit_some();
@@ -75,7 +74,7 @@ bool FanOut::on_event(std::size_t part, const EngineEvent& event) noexcept {
 
 void FanOut::end_all() {
   over_ = true;
-  live_.leave(watched_);
+  if (!ids_.empty()) live_.leave(ids_.front());
   for (const RequestId id : ids_) engine_.cancel(id);
 }
 

@@ -48,7 +48,6 @@ class FanOut : public std::enable_shared_from_this<FanOut> {
   std::shared_ptr<PartsListener> listener_;
   std::vector<RequestId> ids_;
   std::size_t next_ = 0, ended_ = 0;
-  std::uint64_t watched_ = 0;  ///< in live_; 0: nowhere
   bool over_ = false;
 };
 

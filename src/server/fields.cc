@@ -79,6 +79,12 @@ std::optional<std::string> string(const Json& object, const char* name) {
   return value->get<std::string>();
 }
 
+std::string required(const Json& object, const char* name, const std::string& where) {
+  const Json* value = object.is_object() ? field(object, name) : nullptr;
+  if (!value || !value->is_string()) refuse(where + "." + name, "not a string");
+  return value->get<std::string>();
+}
+
 std::vector<std::int32_t> ids(const Json& list, const std::string& name, std::int64_t vocab_size) {
   if (!list.is_array()) refuse(name, "not a list of token ids");
   std::vector<std::int32_t> out;

@@ -28,6 +28,8 @@ std::optional<std::int64_t> integer(const Json& object, const char* name, std::i
                                     std::int64_t most);
 std::optional<bool> boolean(const Json& object, const char* name);
 std::optional<std::string> string(const Json& object, const char* name);
+/// The string that must be there; ApiError 400 names it WHERE.NAME.
+std::string required(const Json& object, const char* name, const std::string& where);
 /// A list of ids below `vocab_size`.
 std::vector<std::int32_t> ids(const Json& list, const std::string& name, std::int64_t vocab_size);
 [[noreturn]] void refuse(const std::string& name, const std::string& text);

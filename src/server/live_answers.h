@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "palimpsest/engine.h"
@@ -16,41 +17,33 @@ namespace palimpsest::server {
 /// them. Any number of threads.
 class LiveAnswers {
  public:
-  /// Before the engine is asked. Answers may share a name.
-  std::uint64_t enter(std::string name, std::uint64_t user) {
+  /// Answers may share a name.
+  void enter(std::string name, std::uint64_t user, RequestId request) {
     const std::lock_guard lock(mutex_);
-    answers_.push_back({++last_, 0, std::move(name), user});
-    return last_;
+    answers_.push_back({request, std::move(name), user});
   }
-  void submitted(std::uint64_t serial, RequestId request) {
+  /// Nothing where it is not there.
+  void leave(RequestId request) {
     const std::lock_guard lock(mutex_);
-    for (Answer& answer : answers_) {
-      if (answer.serial == serial) answer.request = request;
-    }
-  }
-  void leave(std::uint64_t serial) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(answers_, [&](const Answer& answer) { return answer.serial == serial; });
+    std::erase_if(answers_, [&](const Answer& answer) { return answer.request == request; });
   }
   /// The newest one of this name that belongs to this user.
   std::optional<RequestId> find(std::string_view name, std::uint64_t user) const {
     const std::lock_guard lock(mutex_);
     const auto found = std::find_if(answers_.rbegin(), answers_.rend(), [&](const Answer& answer) {
-      return answer.request != 0 && answer.user == user && answer.name == name;
+      return answer.user == user && answer.name == name;
     });
     return found == answers_.rend() ? std::nullopt : std::optional(found->request);
   }
 
  private:
   struct Answer {
-    std::uint64_t serial;
-    RequestId request;  ///< 0: not submitted yet
+    RequestId request;
     std::string name;
     std::uint64_t user;
   };
   mutable std::mutex mutex_;
   std::vector<Answer> answers_;
-  std::uint64_t last_ = 0;
 };
 
 }  // namespace palimpsest::server

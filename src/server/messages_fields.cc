@@ -7,13 +7,6 @@
 namespace palimpsest::server {
 namespace {
 
-/// An object's string that must be there.
-std::string required(const Json& object, const char* name, const std::string& where) {
-  const Json* value = object.is_object() ? field(object, name) : nullptr;
-  if (!value || !value->is_string()) refuse(where + "." + name, "not a string");
-  return value->get<std::string>();
-}
-
 /// A string, or a list of text blocks put together.
 std::string text_of(const Json& content, const std::string& where) {
   if (content.is_string()) return content.get<std::string>();

@@ -6,12 +6,9 @@
 #include <future>
 #include <thread>
 
-#include "palimpsest/engine.h"
-#include "raw_client.h"
+#include "running_server.h"
 #include "server/memory_stream.h"
-#include "server/service.h"
 #include "server/web_page.h"
-#include "support/shared_data.h"
 
 namespace palimpsest::server {
 namespace {
@@ -21,36 +18,10 @@ using test::get;
 using test::Json;
 using test::post;
 using test::RawClient;
+using test::Running;
+using test::shared;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-struct Server {
-  explicit Server(ServiceOptions options = {})
-      : model(Model::load(test::project_path("models/demo"))),
-        engine(model, {.threads = 1, .sequences = 3, .context = 1024}),
-        service(engine, tokenizer(), with_format(std::move(options))),
-        http({.port = 0}, service),
-        port(http.port()) {}
-  ~Server() { engine.stop(std::chrono::milliseconds(0)); }
-
-  Tokenizer tokenizer() const {
-    return Tokenizer::load(test::project_path("models/demo"), model->config().vocab_size);
-  }
-  ServiceOptions with_format(ServiceOptions options) const {
-    options.format = ChatFormat::create(tokenizer(), test::project_path("models/demo"));
-    return options;
-  }
-  bool is_idle() const {
-    const EngineMetrics m = engine.metrics();
-    return m.running == 0 && m.waiting == 0;
-  }
-
-  std::shared_ptr<const Model> model;
-  Engine engine;
-  Service service;
-  HttpServer http;
-  std::uint16_t port;
-};
 
 /// Keeps the engine from computing anything until it is released: what is asked meanwhile waits.
 struct Hold {
@@ -68,11 +39,6 @@ struct Hold {
   std::promise<void> released;
   bool done = false;
 };
-
-Server& shared() {
-  static Server server;
-  return server;
-}
 
 Json body_of(std::int64_t tokens) {
   return {{"prompt", "It was a dark night, and"},
@@ -141,12 +107,12 @@ TEST(WebPage, IsNotSentAgainToWhoHasIt) {
 }
 
 TEST(WebPage, NeedsNoKeyAndCanBeLeftOut) {
-  Server locked({.keys = {"secret"}});
+  Running locked({.service = {.keys = {"secret"}}});
   EXPECT_EQ(get(locked.port, "/").status, 200);
   EXPECT_EQ(get(locked.port, "/props").status, 401);
   EXPECT_EQ(get(locked.port, "/v1/memory?request=x").status, 401);
   EXPECT_EQ(get(locked.port, "/props", "Authorization: Bearer secret\r\n").status, 200);
-  Server bare({.web = false});
+  Running bare({.service = {.web = false}});
   EXPECT_EQ(get(bare.port, "/").status, 404);
   EXPECT_EQ(get(bare.port, "/app.js").status, 404);
   EXPECT_EQ(get(bare.port, "/props").status, 200);
@@ -260,7 +226,7 @@ TEST(MemoryEndpoint, RefusesWhatItCannotShow) {
 }
 
 TEST(MemoryEndpoint, TakesFourWatchersAndForgetsWhoLeaves) {
-  Server server;
+  Running server;
   RawClient asker(server.port);
   Hold hold(server.engine);
   asker.send(post_with_id(body_of(400), "long"));
@@ -288,7 +254,7 @@ TEST(MemoryEndpoint, TakesFourWatchersAndForgetsWhoLeaves) {
 }
 
 TEST(MemoryEndpoint, ShowsAnAnswerToWhoAskedForItOnly) {
-  Server server({.keys = {"mine", "yours"}});
+  Running server({.service = {.keys = {"mine", "yours"}}});
   RawClient asker(server.port);
   Hold hold(server.engine);
   asker.send(post_with_id(body_of(20), "private", "Authorization: Bearer mine\r\n"));
