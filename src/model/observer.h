@@ -7,8 +7,8 @@
 
 namespace palimpsest {
 
-/// Looks at values while forward computes them, and changes none; null in serving while nobody watches. Calls come from the thread that runs forward, in layer order, once a
-/// forward pass, with views that are valid only during the call.
+/// Looks at values while forward computes them; null in serving while nobody watches. Calls come from the thread that runs forward, in layer
+/// order, once a forward pass, with views that are valid only during the call.
 struct Observer {
   virtual ~Observer() = default;
   /// Where the hidden states shall lie: in host memory, whatever computes (what is written there goes on being computed with), or where

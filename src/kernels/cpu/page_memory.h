@@ -5,8 +5,6 @@
 #include "kernels/op_args.h"
 #include "tensor/exec_context.h"
 
-#include "kernels/op_args.h"
-
 // What the two forms of the page recurrence (step, chunked) share: how work is cut, and what a
 // thread needs.
 
