@@ -16,7 +16,8 @@ fi
 prompt=${1:-The old house stood at the end of the lane, and}
 
 part "install packages" scripts/install_dependencies.sh
-part "configure" configure demo
+# With the tests' flags where they are built as well, so that the compiler's cache serves both.
+part "configure" configure demo ${CI:+-DPALIMPSEST_WERROR=ON}
 part "build" cmake --build --preset demo -j "$jobs" --target palimpsest_cli
 palimpsest=build/demo/bin/palimpsest
 

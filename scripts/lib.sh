@@ -21,9 +21,11 @@ part() {
   fi
 }
 
-# configure PRESET: runs CMake for a preset; quiet when nothing is new.
+# configure PRESET [OPTION...]: runs CMake for a preset; quiet when nothing is new.
 configure() {
-  cmake --preset "$1" --log-level=STATUS | grep -E -v '^-- (Detecting|Check for|Checking|Performing|Looking)' || return 1
+  local preset=$1
+  shift
+  cmake --preset "$preset" "$@" --log-level=STATUS | grep -E -v '^-- (Detecting|Check for|Checking|Performing|Looking)' || return 1
 }
 
 jobs=$(nproc)

@@ -86,7 +86,8 @@ TEST(Constraints, AnswersAreWhatTheSchemaAllows) {
   body["n"] = 3;
   const Answer answer = ask(body);
   ASSERT_EQ(answer.status, 200) << answer.body;
-  for (const Json& choice : answer.json()["choices"]) {
+  const Json choices = answer.json()["choices"];
+  for (const Json& choice : choices) {
     EXPECT_EQ(choice["finish_reason"], "stop");
     expect_person(choice["message"]["content"]);
   }
