@@ -86,7 +86,7 @@ def render(source, context):
 def write(name, value):
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     # One record a line: differences can be read.
-    (FOLDER / name).write_text(text.replace('},{"', '},\n{"').replace('],["{', '],\n["{') + "\n", encoding="utf-8")
+    (FOLDER / name).write_text(text.replace('},{"', '},\n{"').replace('],[', '],\n[') + "\n", encoding="utf-8")
 
 
 # ---- chats ----------------------------------------------------------------------------------------------------------------
@@ -238,18 +238,19 @@ TESTS = ["boolean", "callable", "defined", "even", "odd", "false", "float", "int
 
 
 def record_matrix():
-    records = []
-    for op in BINARY:
-        for a in VALUES:
-            for b in VALUES:
-                records.append(f"{{{{ {a} {op} {b} }}}}" if not a.startswith("-") else f"{{{{ ({a}) {op} {b} }}}}")
-    for v in VALUES:
-        records += [f"{{% set v = {v} %}}{source}" for source in UNARY] + [f"{{{{ ({v})|{f} }}}}" for f in FILTERS]
-        records.append(" ".join(f"{{{{ ({v}) is {t} }}}}" for t in TESTS if t not in ("even", "odd")))
-        records += [f"{{{{ ({v}) is {t} }}}}" for t in ("even", "odd")]
-    results = [[source, render(source, {})[0]] for source in records]
-    # Left out: complex numbers, memory addresses, and the class of an undefined value.
-    write("matrix.json", [r for r in results if not (r[1] or "").endswith("j)") and " object at 0x" not in (r[1] or "") and "= nothing %}{{ v.__class__ }}" not in r[0]])
+    """Tables of [row beginnings, row ends, results]: a template is a beginning and an end; its result a text, null for an error, or false: left out."""
+    tables = [
+        ([f"{{{{ ({a}) {op} " if a.startswith("-") else f"{{{{ {a} {op} " for op in BINARY for a in VALUES], [f"{b} }}}}" for b in VALUES]),
+        ([f"{{% set v = {v} %}}" for v in VALUES], UNARY + ["{{ v|" + f + " }}" for f in FILTERS] + ["{{ v is " + t + " }}" for t in TESTS]),
+    ]
+
+    def result(source):
+        text = render(source, {})[0]
+        # Complex numbers, memory addresses, and the class of an undefined value.
+        out = (text or "").endswith("j)") or " object at 0x" in (text or "") or "= nothing %}{{ v.__class__ }}" in source
+        return False if out else text
+
+    write("matrix.json", [[begins, ends, [[result(begin + end) for end in ends] for begin in begins]] for begins, ends in tables])
 
 
 ERRORS = [

@@ -198,6 +198,8 @@ struct AnswerShape {
     kNone,      ///< there are no calls
     kJson,      ///< one JSON object
     kElements,  ///< each between argument_begin and argument_end: strings as they are, others as JSON
+    kTagged,    ///< the same with ends that are text: strings only where the tool's property says
+                ///< "type": "string", all else as JSON; and no type in argument_begin
   };
 
   /// The prompt can ask for tool_choice required and for a response format in the format's words.
@@ -209,6 +211,8 @@ struct AnswerShape {
   Arguments arguments = Arguments::kNone;
   Segments calls_begin, calls_end, call_end, argument_end;
   Segments between_calls;
+  bool single_call = false;   ///< there are never several
+  bool spelled_tags = false;  ///< what ends a call is letters, as those of its arguments
   /// Of call number `index` (from 0) of the answer.
   std::function<Segments(std::string_view tool, std::int64_t index)> call_begin;
   /// `type`: "string", "number", "boolean", "null", "object", "array".

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "grammar/json_schema.h"
+#include "grammar/schema_words.h"
 
 namespace palimpsest::grammar {
 namespace {
@@ -39,6 +40,16 @@ Tool read_tool(const ToolDefinition& definition, bool schemas) {
       throw Error(ErrorCode::kInvalidRequest, "the parameters of a tool must be an object");
   }
   return tool;
+}
+
+/// Whether a parser of the call knows that the argument is a string: where it looks, and nowhere
+/// else.
+bool is_declared_string(const Tool& tool, const std::string& key) {
+  const auto properties = tool.parameters.find("properties");
+  if (properties == tool.parameters.end() || !properties->is_object()) return false;
+  const auto property = properties->find(key);
+  return property != properties->end() && property->is_object() && property->contains("type") &&
+         (*property)["type"] == "string";
 }
 
 class AnswerWriter {
@@ -105,7 +116,7 @@ class AnswerWriter {
       }
     }
     if (tools_.empty()) throw Error(ErrorCode::kInvalidRequest, "there is no such tool");
-    const bool several = wish_.tool.empty() && wish_.parallel;
+    const bool several = wish_.tool.empty() && wish_.parallel && !shape_.single_call;
     ExprId more = g_.empty();
     for (std::int64_t index = (several ? kMostCalls : 1); index-- > 0;) {
       const ExprId one = g_.sequence({call(index), more});
@@ -128,11 +139,16 @@ class AnswerWriter {
   RuleId arguments(const Tool& tool) {
     schemas_.push_back(std::make_unique<SchemaRules>(g_, tool.parameters, tool.name));
     SchemaRules& schema = *schemas_.back();
-    if (shape_.arguments == AnswerShape::Arguments::kJson) return schema.root();
+    if (shape_.arguments == AnswerShape::Arguments::kJson) {
+      if (shape_.spelled_tags) g_.forbid('<');
+      const RuleId rule = schema.root();
+      g_.forbid(std::nullopt);
+      return rule;
+    }
     const SchemaRules::Members members = schema.members();
     std::vector<ExprId> parts;
     for (const SchemaRules::Member& member : members.list) {
-      const ExprId one = element(schema, member, std::nullopt);
+      const ExprId one = element(schema, tool, member, std::nullopt);
       parts.push_back(member.required ? one : g_.optional(one));
     }
     if (members.open && members.list.empty()) {
@@ -142,35 +158,72 @@ class AnswerWriter {
       for (int c = '0'; c <= '9'; ++c) letters.set(static_cast<std::size_t>(c));
       letters.set('_').set('-').set('.');
       const ExprId key = g_.call(g_.add_rule("key", g_.repeat(g_.byte_set(letters), 1, 64), true));
-      parts.push_back(g_.repeat(element(schema, members.others, key), 0, kNoEnd));
+      parts.push_back(g_.repeat(element(schema, tool, members.others, key), 0, kNoEnd));
     }
+    if (shape_.arguments == AnswerShape::Arguments::kTagged) g_.forbid('<');
     schema.finish();
+    g_.forbid(std::nullopt);
     return g_.add_rule(tool.name, g_.sequence(std::move(parts)));
   }
 
-  /// One argument in any of the types that it may have. Where the key is any of many, the format is
-  /// asked with a placeholder for it.
-  ExprId element(SchemaRules& schema, const SchemaRules::Member& member,
+  /// One argument in any of the types that it may have.
+  ExprId element(SchemaRules& schema, const Tool& tool, const SchemaRules::Member& member,
                  std::optional<ExprId> key) {
-    constexpr std::string_view kKey = "\x01";
     std::vector<ExprId> ways;
-    for (const auto& [type, value] : schema.typed_values(member)) {
-      std::vector<ExprId> parts;
-      for (const ChatSegment& part : shape_.argument_begin(key ? kKey : member.name, type)) {
-        const std::size_t at = part.is_control || !key ? std::string::npos : part.text.find(kKey);
-        if (at == std::string::npos) {
-          parts.push_back(segment(part));
-          continue;
-        }
-        parts.push_back(g_.literal(part.text.substr(0, at)));
-        parts.push_back(*key);
-        parts.push_back(g_.literal(part.text.substr(at + 1)));
+    if (shape_.arguments == AnswerShape::Arguments::kTagged) {
+      const bool is_string = !key && is_declared_string(tool, member.name);
+      ways.push_back(g_.sequence(
+          {argument_begin(member, key, {}), tagged_value(schema, member, is_string)}));
+    } else {
+      for (const auto& [type, value] : schema.typed_values(member)) {
+        ways.push_back(g_.sequence(
+            {argument_begin(member, key, type), value, segments(shape_.argument_end)}));
       }
-      parts.push_back(value);
-      parts.push_back(segments(shape_.argument_end));
-      ways.push_back(g_.sequence(std::move(parts)));
     }
     return g_.call(g_.add_rule("argument", g_.choice(std::move(ways))));
+  }
+
+  /// Where the key is any of many, the format is asked with a placeholder for it.
+  ExprId argument_begin(const SchemaRules::Member& member, std::optional<ExprId> key,
+                        std::string_view type) {
+    constexpr std::string_view kKey = "\x01";
+    std::vector<ExprId> parts;
+    for (const ChatSegment& part : shape_.argument_begin(key ? kKey : member.name, type)) {
+      const std::size_t at = part.is_control || !key ? std::string::npos : part.text.find(kKey);
+      if (at == std::string::npos) {
+        parts.push_back(segment(part));
+        continue;
+      }
+      parts.push_back(g_.literal(part.text.substr(0, at)));
+      parts.push_back(*key);
+      parts.push_back(g_.literal(part.text.substr(at + 1)));
+    }
+    return g_.sequence(std::move(parts));
+  }
+
+  /// A value and the text that ends it, such as "\n</tag>\n". Where the value ends, a parser knows by
+  /// the tag alone, so values are written without: a string that may be anything, up to the first
+  /// tag; all others, without any '<' (which JSON has another spelling for), but for lists of
+  /// values that have no tag.
+  ExprId tagged_value(SchemaRules& schema, const SchemaRules::Member& member, bool is_string) {
+    const std::string& end = shape_.argument_end.front().text;
+    const std::size_t first = end.find('<'), last = end.find('>', first) + 1;
+    const std::string tag = end.substr(first, last - first);
+    const Json& of = *member.schema;
+    const bool listed = of.is_object() && (of.contains("enum") || of.contains("const")) &&
+                        of.dump().find(tag) == std::string::npos;
+    if (is_string && !shape_.spelled_tags && without_annotations(of).size() == 1)
+      return g_.sequence({g_.until(tag), g_.literal(end.substr(last))});
+    if (!listed || shape_.spelled_tags) g_.forbid('<');
+    std::vector<ExprId> ways;
+    if (is_string) {
+      for (const auto& [type, value] : schema.typed_values(member))
+        if (type == "string") ways.push_back(value);
+    } else {
+      ways.push_back(schema.json_values(member));
+    }
+    g_.forbid(std::nullopt);
+    return g_.sequence({g_.choice(std::move(ways)), segments(shape_.argument_end)});
   }
 
   Grammar& g_;

@@ -66,10 +66,13 @@ std::uint32_t Grammar::set_index(const ByteSet& set) {
 }
 
 ExprId Grammar::literal(std::string_view bytes) {
+  if (forbidden_ && bytes.find(*forbidden_) != bytes.npos) return nothing();
   return add({.kind = Kind::kLiteral, .text = std::string(bytes), .parts = {}});
 }
 
-ExprId Grammar::byte_set(const ByteSet& set) {
+ExprId Grammar::byte_set(const ByteSet& of) {
+  ByteSet set = of;
+  if (forbidden_) set.reset(static_cast<unsigned char>(*forbidden_));
   if (set.none()) return nothing();
   return add({.kind = Kind::kBytes, .value = set_index(set), .text = {}, .parts = {}});
 }

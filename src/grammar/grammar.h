@@ -3,6 +3,7 @@
 #include <bitset>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +59,9 @@ class Grammar {
     bool word = false;
   };
 
+  /// From here on whatever would read this byte matches nothing, or is made without it.
+  void forbid(std::optional<char> byte) { forbidden_ = byte; }
+
   ExprId literal(std::string_view bytes);
   ExprId empty() { return literal({}); }
   ExprId nothing() { return choice({}); }
@@ -92,6 +96,7 @@ class Grammar {
   std::vector<Rule> rules_;
   std::vector<ByteSet> sets_;
   std::map<std::string, std::uint32_t> set_indices_;
+  std::optional<char> forbidden_;
   RuleId root_ = 0;
 };
 

@@ -52,6 +52,8 @@ class SchemaRules {
   /// The values of a member by their JSON type ("string", "number", "boolean", "null", "object",
   /// "array"): strings as they are, without quotes and escapes; others as JSON.
   std::vector<std::pair<std::string, ExprId>> typed_values(const Member& member);
+  /// The values of a member as JSON.
+  ExprId json_values(const Member& member) { return g_.call(rule_of(*member.schema, member.path)); }
   /// To be called after the last of the others: makes the rules that were only asked for.
   void finish();
 

@@ -25,6 +25,7 @@
 #include "text/json_text.h"
 #include "text/prompt_builder.h"
 #include "text/template/characters.h"
+#include "text/tool_call_text.h"
 
 namespace palimpsest::text {
 namespace {
@@ -177,6 +178,11 @@ class LlamaFormat final : public ChatFormat {
     AnswerStyle style;
     if (dialect_ == LlamaDialect::kLlama31) style.calls = AnswerStyle::Calls::kJson;
     return std::make_unique<AnswerParser>(tokenizer_, all_tools(conversation), style);
+  }
+  AnswerShape answer_shape(const Conversation&) const override {
+    AnswerShape shape;
+    if (dialect_ == LlamaDialect::kLlama31) shape_calls(CallForm::kLlama, control_, shape);
+    return shape;
   }
 
  private:

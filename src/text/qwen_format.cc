@@ -16,6 +16,7 @@
 #include "text/json_text.h"
 #include "text/prompt_builder.h"
 #include "text/template/characters.h"
+#include "text/tool_call_text.h"
 
 namespace palimpsest::text {
 namespace {
@@ -301,14 +302,10 @@ class QwenFormat final : public ChatFormat {
       if (!shape.begins_thinking) shape.think_begin = own("<think>\n");
       shape.think_end = own("</think>\n\n");
     }
-    if (dialect_ == QwenDialect::kQwen25 || dialect_ == QwenDialect::kQwen3) {
-      shape.arguments = AnswerShape::Arguments::kJson;
-      shape.call_begin = [own](std::string_view tool, std::int64_t) {
-        return own(fmt::format("<tool_call>\n{{\"name\": {}, \"arguments\": ", quote_json(tool)));
-      };
-      shape.call_end = own("}\n</tool_call>");
-      shape.between_calls = own("\n");
-    }
+    shape_calls(dialect_ == QwenDialect::kChatMl    ? CallForm::kNone
+                : dialect_ == QwenDialect::kQwen35 ? CallForm::kFunctions
+                                                   : CallForm::kHermes,
+                control_, shape);
     return shape;
   }
 

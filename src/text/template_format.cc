@@ -8,6 +8,7 @@
 #include "text/chat_formats.h"
 #include "text/chat_template.h"
 #include "text/prompt_builder.h"
+#include "text/tool_call_text.h"
 
 namespace palimpsest::text {
 namespace {
@@ -49,8 +50,10 @@ class TemplateFormat final : public ChatFormat {
     style_.thinks = mentions("</think>") || tokenizer_.control("</think>").has_value();
     if (mentions("<tool_call>")) {
       style_.calls = AnswerStyle::Calls::kTags;
+      calls_ = mentions("<function=") ? CallForm::kFunctions : CallForm::kHermes;
     } else if (mentions("\"parameters\": ") && tokenizer_.control("<|python_tag|>")) {
       style_.calls = AnswerStyle::Calls::kJson;
+      calls_ = CallForm::kLlama;
     }
   }
 
@@ -79,6 +82,7 @@ class TemplateFormat final : public ChatFormat {
       return PromptBuilder().own(words).segments(control_);
     };
     AnswerShape shape;
+    shape_calls(calls_, control_, shape);
     if (!style_.thinks || !conversation.options.thinking) return shape;
     shape.begins_thinking = trimmed(render_text(conversation).text).ends_with("<think>");
     if (!shape.begins_thinking) shape.think_begin = own("<think>");
@@ -112,6 +116,7 @@ class TemplateFormat final : public ChatFormat {
   ControlTokens control_;
   Template template_, with_tools_;
   AnswerStyle style_;
+  CallForm calls_ = CallForm::kNone;
 };
 
 /// Chats that tell the known formats apart.

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/error.h"
 #include "text/json_text.h"
 
 namespace palimpsest::text {
@@ -107,6 +108,52 @@ bool write_function_call(std::string_view source, std::span<const ToolDefinition
   }
   writer.end_call();
   return true;
+}
+
+namespace {
+
+/// Names stand as they are in a tag, so they must not end it.
+std::string_view in_tag(const char* what, std::string_view name) {
+  if (name.find_first_of("<>\n") != name.npos || trimmed(name) != name || name.empty()) {
+    throw make_error(ErrorCode::kInvalidRequest,
+                     "this model's chat format cannot write the name \"{}\" of a {}", name, what);
+  }
+  return name;
+}
+
+}  // namespace
+
+void shape_calls(CallForm form, const ControlTokens& control, AnswerShape& shape) {
+  const auto own = [&control](std::string_view words) {
+    return PromptBuilder().own(words).segments(control);
+  };
+  const auto around = [&control](std::string_view before, std::string_view name,
+                                 std::string_view after) {
+    return PromptBuilder().own(before).user(name).own(after).segments(control);
+  };
+  if (form == CallForm::kNone) return;
+  const bool llama = form == CallForm::kLlama;
+  shape.single_call = llama;
+  shape.spelled_tags = !llama && !own("<tool_call>").front().is_control;
+  if (!llama) shape.between_calls = own("\n");
+  if (form != CallForm::kFunctions) {
+    shape.arguments = AnswerShape::Arguments::kJson;
+    shape.call_begin = [around, llama](std::string_view tool, std::int64_t) {
+      return around(llama ? "{\"name\": " : "<tool_call>\n{\"name\": ", quote_json(tool),
+                    llama ? ", \"parameters\": " : ", \"arguments\": ");
+    };
+    shape.call_end = own(llama ? "}" : "}\n</tool_call>");
+    return;
+  }
+  shape.arguments = AnswerShape::Arguments::kTagged;
+  shape.call_begin = [around](std::string_view tool, std::int64_t) {
+    return around("<tool_call>\n<function=", in_tag("tool", tool), ">\n");
+  };
+  shape.argument_begin = [around](std::string_view key, std::string_view) {
+    return around("<parameter=", in_tag("parameter", key), ">\n");
+  };
+  shape.argument_end = own("\n</parameter>\n");
+  shape.call_end = own("</function>\n</tool_call>");
 }
 
 }  // namespace palimpsest::text

@@ -7,6 +7,7 @@
 
 #include "palimpsest/chat.h"
 #include "text/event_writer.h"
+#include "text/prompt_builder.h"
 
 namespace palimpsest::text {
 
@@ -19,5 +20,15 @@ bool write_json_call(std::string_view source, EventWriter& writer);
 /// None). Missing ends are supplied. Writes the call, or returns false for what does not begin so.
 bool write_function_call(std::string_view source, std::span<const ToolDefinition> tools,
                          EventWriter& writer);
+
+enum class CallForm : std::uint8_t {
+  kNone,       ///< none that is known
+  kHermes,     ///< JSON between <tool_call> tags
+  kFunctions,  ///< <function=...> between them
+  kLlama,      ///< JSON alone, once
+};
+/// How calls that must be made are written so that the functions above read them. `control` outlives
+/// the shape.
+void shape_calls(CallForm form, const ControlTokens& control, AnswerShape& shape);
 
 }  // namespace palimpsest::text

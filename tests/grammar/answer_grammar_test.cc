@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "grammar_support.h"
+#include "text/chat_format_support.h"
+#include "text/chat_formats.h"
 
 namespace palimpsest::test {
 namespace {
@@ -22,10 +24,11 @@ std::vector<ToolDefinition> two_tools() {
 }
 
 struct Answers {
-  explicit Answers(const Tokenizer& tokenizer_in, AnswerWish wish_in, bool thinking = false)
-      : tokenizer(tokenizer_in), format(ChatFormat::create(tokenizer)), wish(std::move(wish_in)) {
+  explicit Answers(const Tokenizer& tokenizer_in, AnswerWish wish_in, bool thinking = false,
+                   std::shared_ptr<const ChatFormat> format_in = nullptr, std::vector<ToolDefinition> tools = two_tools())
+      : tokenizer(tokenizer_in), format(format_in ? std::move(format_in) : ChatFormat::create(tokenizer)), wish(std::move(wish_in)) {
     conversation.messages = {ChatMessage::of(Role::kUser, "x")};
-    conversation.tools = two_tools();
+    conversation.tools = std::move(tools);
     conversation.options.thinking = thinking;
     Grammar grammar;
     grammar.set_root(add_answer(grammar, tokenizer, format->answer_shape(conversation), conversation.tools, wish));
@@ -42,7 +45,25 @@ struct Answers {
   }
 
   Tokenizer tokenizer;
-  std::unique_ptr<const ChatFormat> format;
+  /// Whether `text`, names of control tokens included, is an answer; and what a parser makes of it.
+  bool follows(const std::string& text) {
+    followed = tokenizer.encode(text, EncodeMode::kControl);
+    Machine& machine = *texts->machine;
+    machine.begin();
+    Machine::StateId state = machine.start();
+    for (const TokenId id : followed) {
+      if (state != Machine::kDead) state = machine.advance(state, id);
+    }
+    return state != Machine::kDead && machine.may_end(state);
+  }
+  std::string first_arguments() {
+    followed.push_back(tokenizer.stop_ids().front());
+    const ParsedMessage message = parse_message(*format->make_parser(conversation), followed);
+    return message.tool_calls.empty() ? "" : message.tool_calls.front().arguments;
+  }
+
+  std::vector<TokenId> followed;
+  std::shared_ptr<const ChatFormat> format;
   AnswerWish wish;
   Conversation conversation;
   std::optional<Texts> texts;
@@ -138,6 +159,104 @@ TEST_P(Formats, AllowedCallsLeaveTheRestFree) {
   EXPECT_TRUE(follows(call("Rome", "14")));
   EXPECT_FALSE(follows(call("Rome", "15")));
   EXPECT_FALSE(follows(call("Paris", "3")));
+}
+
+struct OtherFormat {
+  const char* name;
+  const Tokenizer& (*tokenizer)();
+  std::shared_ptr<const ChatFormat> (*make)(const Tokenizer&);
+};
+template <text::QwenDialect kDialect>
+std::shared_ptr<const ChatFormat> qwen(const Tokenizer& tokenizer) {
+  return text::make_qwen_format(tokenizer, kDialect);
+}
+std::shared_ptr<const ChatFormat> llama(const Tokenizer& tokenizer) {
+  return text::make_llama_format(tokenizer, text::LlamaDialect::kLlama31);
+}
+std::shared_ptr<const ChatFormat> hermes(const Tokenizer& tokenizer) {
+  return template_format(tokenizer, "{# <tool_call> #}{% for m in messages %}{{ m.content }}{% endfor %}");
+}
+std::shared_ptr<const ChatFormat> functions(const Tokenizer& tokenizer) {
+  return template_format(tokenizer, "{# <tool_call> <function= #}{% for m in messages %}{{ m.content }}{% endfor %}");
+}
+class OtherFormats : public ::testing::TestWithParam<OtherFormat> {};
+INSTANTIATE_TEST_SUITE_P(All, OtherFormats, ::testing::Values(
+    OtherFormat{"qwen2.5", &qwen_tokenizer, &qwen<text::QwenDialect::kQwen25>}, OtherFormat{"qwen3", &qwen_tokenizer, &qwen<text::QwenDialect::kQwen3>},
+    OtherFormat{"qwen3.5", &qwen_tokenizer, &qwen<text::QwenDialect::kQwen35>}, OtherFormat{"llama-3.1", &llama3_tokenizer, &llama},
+    OtherFormat{"template", &qwen_tokenizer, &hermes}, OtherFormat{"template", &plain_tokenizer, &hermes},
+    OtherFormat{"template", &qwen_tokenizer, &functions}, OtherFormat{"template", &plain_tokenizer, &functions}));
+
+TEST_P(OtherFormats, RequiredCallsKeepToTheirSchemas) {
+  const auto format = GetParam().make(GetParam().tokenizer());
+  ASSERT_EQ(format->name(), GetParam().name);
+  std::mt19937 random(17);
+  for (const char* tool : {"", "note"}) {
+    Answers setup(GetParam().tokenizer(), {.content = {}, .calls = AnswerWish::Calls::kRequired, .tool = tool}, false, format);
+    int messages = 0;
+    std::size_t most = 0;
+    for (int i = 0; i < 60; ++i) {
+      const auto message = setup.walk(random);
+      if (!message) continue;
+      ++messages;
+      EXPECT_EQ(message->content, "");
+      ASSERT_GE(message->tool_calls.size(), 1U);
+      most = std::max(most, message->tool_calls.size());
+      for (const ParsedToolCall& call : message->tool_calls) {
+        expect_valid(call);
+        if (*tool) { EXPECT_EQ(call.name, tool); }
+      }
+    }
+    EXPECT_GT(messages, 5);
+    const bool several = !*tool && GetParam().name != std::string("llama-3.1");
+    EXPECT_EQ(most > 1, several);
+  }
+}
+
+TEST(AnswerGrammar, ArgumentsBetweenTagsAreWhatTheParserReads) {
+  const auto tools = parse_chat(R"({"messages": [], "tools": [{"type":"function","function":{"name":"put","parameters":{"type":"object","properties":{
+      "code":{"type":"string","description":"d"},"op":{"type":"string","enum":["<","a"]},"id":{"type":["string","null"]},"short":{"type":"string","maxLength":9},"n":{"type":"integer"}},"required":["code"]}}}]})").tools;
+  const std::string open = "<tool_call>\n<function=put>\n<parameter=code>\n", next = "\n</parameter>\n", end = "</function>\n</tool_call>";
+  Answers setup(qwen_tokenizer(), {.content = {}, .calls = AnswerWish::Calls::kRequired, .tool = {}}, false, functions(qwen_tokenizer()), tools);
+  ASSERT_TRUE(setup.follows(open + "if (a < b) {\n}\n<parameter=\n" + next + "<parameter=op>\n<" + next + "<parameter=id>\n\"5\"" + next + "<parameter=n>\n-7" + next + end));
+  EXPECT_EQ(setup.first_arguments(), R"({"code":"if (a < b) {\n}\n<parameter=\n","op":"<","id":"5","n":-7})");
+  EXPECT_FALSE(setup.follows(open + "x" + next + "<parameter=id>\n5" + next + end)) << "it would be read as a number";
+  EXPECT_TRUE(setup.follows(open + "x" + next + "<parameter=id>\nnull" + next + end));
+  EXPECT_EQ(setup.first_arguments(), R"({"code":"x","id":null})");
+  EXPECT_TRUE(setup.follows(open + next + "<parameter=short>\n5" + next + end));
+  EXPECT_EQ(setup.first_arguments(), R"({"code":"","short":"5"})");
+  EXPECT_FALSE(setup.follows(open + "x" + next + "<parameter=short>\na<b" + next + end)) << "an end might begin";
+  EXPECT_FALSE(setup.follows(open + "x" + next + "<parameter=n>\n5.5" + next + end));
+  EXPECT_FALSE(setup.follows(open + "x"));
+  // Without tokens for the tags, no value may spell one.
+  Answers spelled(plain_tokenizer(), {.content = {}, .calls = AnswerWish::Calls::kRequired, .tool = {}}, false, functions(plain_tokenizer()), tools);
+  EXPECT_FALSE(spelled.follows(open + "a < b" + next + end));
+  EXPECT_TRUE(spelled.follows(open + "a > b" + next + end));
+  EXPECT_EQ(spelled.first_arguments(), R"({"code":"a > b"})");
+  Answers json(plain_tokenizer(), {.content = {}, .calls = AnswerWish::Calls::kRequired, .tool = {}}, false, hermes(plain_tokenizer()), tools);
+  const std::string begin = "<tool_call>\n{\"name\": \"put\", \"arguments\": {\"code\": \"a ";
+  EXPECT_FALSE(json.follows(begin + "<\"}}\n</tool_call>"));
+  EXPECT_TRUE(json.follows(begin + "\\u003c/tool_call>\"}}\n</tool_call>"));
+  EXPECT_EQ(Json::parse(json.first_arguments())["code"], "a </tool_call>");
+}
+
+TEST(AnswerGrammar, RefusesFormatsAndNamesThatCannotBeWritten) {
+  const auto add = [](const ChatFormat& format, const Tokenizer& tokenizer, const std::string& name) {
+    Conversation conversation;
+    conversation.messages = {ChatMessage::of(Role::kUser, "x")};
+    conversation.tools = {{name, R"({"function":{"name":"f"}})"}};
+    Grammar grammar;
+    add_answer(grammar, tokenizer, format.answer_shape(conversation), conversation.tools, {.content = {}, .calls = AnswerWish::Calls::kRequired, .tool = {}});
+  };
+  EXPECT_THAT(refusal([&] { add(*functions(qwen_tokenizer()), qwen_tokenizer(), "a>b"); }), HasSubstr("\"a>b\""));
+  EXPECT_EQ(refusal([&] { add(*hermes(qwen_tokenizer()), qwen_tokenizer(), "a>b"); }), "");
+  const auto unknown = template_format(qwen_tokenizer(), "{% for m in messages %}{{ m.content }}{% endfor %}");
+  try {
+    add(*unknown, qwen_tokenizer(), "f");
+    ADD_FAILURE() << "nobody knows how it calls";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.text(), HasSubstr("no form for calls"));
+  }
 }
 
 TEST(AnswerGrammar, ThoughtsAreFreeAndTheAnswerIsNot) {
