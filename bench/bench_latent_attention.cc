@@ -122,6 +122,8 @@ void Append(benchmark::State& state) {
 
 BENCHMARK(Decode)->ArgNames({"heads", "length", "threads", "q8"})->ArgsProduct({{3, 32, 96}, {2048, 131072}, {1, 2}, {0, 1}})->UseRealTime();
 BENCHMARK(Append)->ArgNames({"heads", "past", "rows", "form", "threads"})->ArgsProduct({{12}, {4096}, {4, 16, 64, 128, 256, 512}, {0, 1, 2}, {1, 2}})->UseRealTime();
+/// Kimi Linear's heads, whose rows lie 24 and 16 KiB apart.
+BENCHMARK(Append)->ArgNames({"heads", "past", "rows", "form", "threads"})->ArgsProduct({{32}, {4096}, {512, 2048}, {2}, {1}})->UseRealTime();
 BENCHMARK(Prefill)->ArgNames({"heads", "rows", "threads"})->ArgsProduct({{3}, {512, 4096}, {1, 2}})->UseRealTime();
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST(LatentAttention, EveryStoredForm) {
   for (const DType list : {DType::kF32, DType::kBF16, DType::kI8}) {
     for (const WeightForm kv_b : {WeightForm::kF32, WeightForm::kBF16, WeightForm::kMxfp4, WeightForm::kInt8}) {
       for (const std::int64_t block_tokens : {1, 24, 64, 100}) {
-        expect_both_forms_right({.heads = 3, .r = 64, .block_tokens = block_tokens, .list = list, .kv_b = kv_b}, batch);
+        for (const std::int64_t p : {8, 16}) expect_both_forms_right({.heads = 3, .p = p, .r = 64, .block_tokens = block_tokens, .list = list, .kv_b = kv_b}, batch);
       }
     }
   }
@@ -95,6 +95,25 @@ TEST(LatentAttention, TheSplitGrid) {
 TEST(LatentAttention, MoreRowsThanOneWaveHolds) {
   const LatentSizes sizes{.heads = 2, .dn = 4, .p = 3, .dv = 5, .r = 6};
   expect_both_forms_right(sizes, {{3, 150}, {1100, 150}, {0, 260}});
+}
+
+TEST(LatentAttention, MoreRowsThanOneTaskHolds) {
+  const LatentSizes sizes{.heads = 2, .dn = 4, .p = 3, .dv = 5, .r = 6};
+  ASSERT_LT(cpu::materialized_task_rows({.heads = 2, .dn = 4, .p = 3, .dv = 5, .r = 6}), 2100);
+  expect_both_forms_right(sizes, {{70, 2100}});
+}
+
+TEST(LatentAttention, TasksKeepToTheScratchMemoryThatThePlanCounts) {
+  for (const std::int64_t r : {8, 512, 700}) {
+    const cpu::LatentShape shape{.heads = 32, .dn = 128, .p = 64, .dv = 128, .r = r};
+    const std::int64_t rows = cpu::materialized_task_rows(shape);
+    EXPECT_EQ(rows, 2048) << r;
+    EXPECT_LE(cpu::materialized_scratch_bytes(shape, rows), 4 << 20) << r;
+  }
+  const cpu::LatentShape wide{.heads = 1, .dn = 512, .p = 64, .dv = 512, .r = 512};
+  EXPECT_LT(cpu::materialized_task_rows(wide), 2048);
+  EXPECT_LE(cpu::materialized_scratch_bytes(wide, cpu::materialized_task_rows(wide)), 4 << 20);
+  EXPECT_EQ(cpu::materialized_task_rows({.heads = 1, .dn = 2048, .p = 0, .dv = 2048, .r = 512}), 64) << "no fewer, whatever it takes";
 }
 
 /// Same bits, for every sequence of `batch`: with any number of threads, alone, and with more tokens after it.
@@ -275,22 +294,32 @@ TEST(LatentAttention, RowsBehindTheLastMultipleOfTheGridAreAbsorbed) {
   }
 }
 
-TEST(LatentAttention, BitsOfARowDoNotDependOnWhatFollows) {
-  const LatentSizes sizes{.heads = 3, .dn = 17, .p = 5, .dv = 19, .r = 37};
+void expect_rows_ignore_what_follows(const LatentSizes& sizes, LatentForm form, std::int64_t past, std::int64_t all, const std::vector<std::int64_t>& prefixes) {
   const std::size_t row_width = static_cast<std::size_t>(sizes.heads * sizes.dv);
-  for (const LatentForm form : {LatentForm::kMaterialized, LatentForm::kAbsorbed}) {
-    for (const std::int64_t past : {0, 50, 1000}) {
-      LatentCase longest(sizes, {{past, 140}});
-      run(longest, form);
-      for (const std::int64_t rows : {1, 2, 7, 14, 15, 64, 65, 139}) {
-        LatentCase prefix(sizes, {{past, rows}});
-        run(prefix, form, 2);
-        auto expected = longest.output();
-        expected.resize(static_cast<std::size_t>(rows) * row_width);
-        EXPECT_TRUE(bit_equal(prefix.output(), expected)) << "form " << static_cast<int>(form) << ", " << rows << " rows after " << past;
-      }
-    }
+  LatentCase longest(sizes, {{past, all}});
+  run(longest, form);
+  for (const std::int64_t rows : prefixes) {
+    LatentCase prefix(sizes, {{past, rows}});
+    run(prefix, form, 2);
+    auto expected = longest.output();
+    expected.resize(static_cast<std::size_t>(rows) * row_width);
+    EXPECT_TRUE(bit_equal(prefix.output(), expected)) << "form " << static_cast<int>(form) << ", " << rows << " rows after " << past;
   }
+}
+
+TEST(LatentAttention, BitsOfARowDoNotDependOnWhatFollows) {
+  for (const LatentForm form : {LatentForm::kMaterialized, LatentForm::kAbsorbed}) {
+    for (const std::int64_t past : {0, 50, 1000})
+      expect_rows_ignore_what_follows({.heads = 3, .dn = 17, .p = 5, .dv = 19, .r = 37}, form, past, 140, {1, 2, 7, 14, 15, 64, 65, 139});
+  }
+  // Across the border between two tasks.
+  expect_rows_ignore_what_follows({.heads = 2, .dn = 4, .p = 3, .dv = 5, .r = 6}, LatentForm::kMaterialized, 70, 2100, {100, 2047, 2049});
+  // One or two rows of three heads are computed from the list in place, four from a copy in F32.
+  for (const auto& target : cpu::supported_targets()) {
+    ASSERT_TRUE(cpu::force_target(target));
+    expect_rows_ignore_what_follows({.heads = 3, .p = 16, .r = 48, .list = DType::kBF16}, LatentForm::kAbsorbed, 1000, 8, {1, 2, 3, 5});
+  }
+  cpu::force_target("");
 }
 
 TEST(LatentAttention, HugeScoresDoNotOverflow) {

@@ -50,49 +50,73 @@ void FoldQueries(const AbsorbedWave& wave, std::int64_t head, std::byte* memory)
   }
 }
 
-// The rows of heads [head_begin, head_end) of a group against the keys of one split.
+// Where AttendAbsorbed computes, and the (head, row) pairs [first, last) that it computes.
+struct AbsorbedPart {
+  const float* queries;
+  float *partials, *max_sum, *scores;
+  std::int64_t first, last;
+};
+
+// Those pairs against the `keys` list rows at `block`, behind which up to a multiple of kDotCols there are copies of the last.
+template <class B>
+HWY_INLINE void absorb_block(const AbsorbedWave& wave, const AbsorbedGroup& group, const AbsorbedPart& part, std::int64_t block, std::int64_t keys,
+                             bool first_block, const B* const* rows) {
+  const LatentShape& shape = wave.shape;
+  const std::int64_t q_stride = LatentShape::padded(shape.width()), o_stride = LatentShape::padded(shape.r);
+  for (std::int64_t m0 = part.first; m0 < part.last; m0 += kTileRows) {
+    const std::int64_t count = std::min<std::int64_t>(kTileRows, part.last - m0);
+    const float *q[kTileRows], *weights[kTileRows];
+    float *out[kTileRows], *s[kTileRows], carry[kTileRows];
+    for (std::int64_t m = 0; m < count; ++m) {
+      q[m] = part.queries + (m0 + m) * q_stride;
+      out[m] = part.partials + (m0 + m) * o_stride;
+      weights[m] = part.scores + m * kLatentKeyBlock;
+    }
+    for (std::int64_t t = 0; t < keys; t += kDotCols) {
+      for (std::int64_t m = 0; m < count; ++m) s[m] = part.scores + m * kLatentKeyBlock + t;
+      dot_rows(q, count, rows + t, shape.width(), s);
+    }
+    for (std::int64_t m = 0; m < count; ++m) {
+      const std::int64_t visible = group.position + (m0 + m) % group.rows + 1 - block;
+      carry[m] = softmax_step(part.scores + m * kLatentKeyBlock, std::min(visible, kLatentKeyBlock), wave.args->scale,
+                              part.max_sum[2 * (m0 + m)], part.max_sum[2 * (m0 + m) + 1]);
+    }
+    outer_product_of(OuterOperands<B>{weights, 0, rows, keys, out, first_block ? nullptr : carry}, count, shape.r);
+  }
+}
+
+// The rows of heads [head_begin, head_end) of a group against the keys of one split. A block is converted to F32 once for all of them, unless they
+// are so few that its 147 KiB in F32 would cost more than converting its numbers in registers, twice; the bits are the same.
 void AttendAbsorbed(const AbsorbedWave& wave, const AbsorbedGroup& group, std::int64_t split, std::int64_t head_begin,
                     std::int64_t head_end, std::byte* memory) {
   const LatentShape& shape = wave.shape;
-  const LatentAttentionArgs& args = *wave.args;
+  const PagedList& list = wave.args->list;
   const std::int64_t q_stride = LatentShape::padded(shape.width()), o_stride = LatentShape::padded(shape.r);
-  const std::int64_t first = head_begin * group.rows, last = head_end * group.rows;
-  const float* queries = wave.queries + group.query_row * q_stride;
   const std::int64_t partial_row = group.partial_row + split * shape.heads * group.rows;
-  float* partials = wave.partials + partial_row * o_stride;
-  float* max_sum = wave.max_sum + partial_row * 2;
   ScratchCursor scratch(memory);
   float* tile = scratch.take<float>(kLatentKeyBlock * q_stride);
-  float* scores = scratch.take<float>(kTileRows * kLatentKeyBlock);
-  for (std::int64_t m = first; m < last; ++m) {
-    max_sum[2 * m] = kMinusInfinity;
-    max_sum[2 * m + 1] = 0;
+  const AbsorbedPart part{wave.queries + group.query_row * q_stride, wave.partials + partial_row * o_stride, wave.max_sum + partial_row * 2,
+                          scratch.take<float>(kTileRows * kLatentKeyBlock), head_begin * group.rows, head_end * group.rows};
+  for (std::int64_t m = part.first; m < part.last; ++m) {
+    part.max_sum[2 * m] = kMinusInfinity;
+    part.max_sum[2 * m + 1] = 0;
   }
+  const std::int64_t slot = wave.args->rows.slots.as<std::int32_t>()[group.sequence];
+  const bool in_place = list.blocks.dtype == DType::kBF16 && part.last - part.first <= kTileRows && shape.width() % lanes() == 0 && shape.r % lanes() == 0;
   const std::int64_t begin = latent_split_begin(split), end = group.split_end(split);
   for (std::int64_t block = begin; block < end; block += kLatentKeyBlock) {
     const std::int64_t keys = std::min(kLatentKeyBlock, end - block);
-    const float* rows[kLatentKeyBlock];
-    list_rows(args.list, args.rows.slots.as<std::int32_t>()[group.sequence], block, keys, tile, rows);
-    for (std::int64_t t = keys; t < round_up(keys, kDotCols); ++t) rows[t] = rows[keys - 1];
-    for (std::int64_t m0 = first; m0 < last; m0 += kTileRows) {
-      const std::int64_t count = std::min<std::int64_t>(kTileRows, last - m0);
-      const float *q[kTileRows], *weights[kTileRows];
-      float *out[kTileRows], *s[kTileRows], carry[kTileRows];
-      for (std::int64_t m = 0; m < count; ++m) {
-        q[m] = queries + (m0 + m) * q_stride;
-        out[m] = partials + (m0 + m) * o_stride;
-        weights[m] = scores + m * kLatentKeyBlock;
-      }
-      for (std::int64_t t = 0; t < keys; t += kDotCols) {
-        for (std::int64_t m = 0; m < count; ++m) s[m] = scores + m * kLatentKeyBlock + t;
-        dot_rows(q, count, rows + t, shape.width(), s);
-      }
-      for (std::int64_t m = 0; m < count; ++m) {
-        const std::int64_t visible = group.position + (m0 + m) % group.rows + 1 - block;
-        carry[m] = softmax_step(scores + m * kLatentKeyBlock, std::min(visible, kLatentKeyBlock), args.scale,
-                                max_sum[2 * (m0 + m)], max_sum[2 * (m0 + m) + 1]);
-      }
-      outer_product({weights, 0, rows, keys, out, block == begin ? nullptr : carry}, count, shape.r);
+    if (in_place) {
+      const std::int32_t* table = list.table.at<std::int32_t>(slot);
+      const std::uint16_t* rows[kLatentKeyBlock];
+      for (std::int64_t t = 0; t < round_up(keys, kDotCols); ++t)
+        rows[t] = list.blocks.as<std::uint16_t>() + list_offset(list, table, block + std::min(t, keys - 1), 0);
+      absorb_block(wave, group, part, block, keys, block == begin, rows);
+    } else {
+      const float* rows[kLatentKeyBlock];
+      list_rows(list, slot, block, keys, tile, rows);
+      for (std::int64_t t = keys; t < round_up(keys, kDotCols); ++t) rows[t] = rows[keys - 1];
+      absorb_block(wave, group, part, block, keys, block == begin, rows);
     }
   }
 }

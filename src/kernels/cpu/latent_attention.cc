@@ -77,7 +77,7 @@ std::int64_t row_at(std::int64_t past, std::int64_t rows, std::int64_t pairs) {
 }
 
 void attend_materialized(ExecContext& ctx, const LatentAttentionArgs& args, const LatentShape& shape) {
-  const std::int64_t sequences = args.rows.slots.size(0);
+  const std::int64_t sequences = args.rows.slots.size(0), most_rows = materialized_task_rows(shape);
   const std::int64_t* past = args.past.as<std::int64_t>();
   std::int64_t total = 0, max_rows = 0;
   for (std::int64_t n = 0; n < sequences; ++n) {
@@ -86,19 +86,23 @@ void attend_materialized(ExecContext& ctx, const LatentAttentionArgs& args, cons
     max_rows = std::max(max_rows, rows);
   }
   if (total == 0) return;
+  const std::int64_t scratch_bytes = materialized_scratch_bytes(shape, std::min(max_rows, most_rows));
   const auto share = [&](int t, int thread) {
     const std::int64_t share_first = share_begin(total, t, ctx.pool.size());
     const std::int64_t share_last = share_begin(total, t + 1, ctx.pool.size());
-    std::byte* scratch = ctx.thread_scratch(thread, materialized_scratch_bytes(shape, max_rows));
+    std::byte* scratch = ctx.thread_scratch(thread, scratch_bytes);
     std::int64_t start = 0;
     for (std::int64_t n = 0; n < sequences; ++n) {
       const std::int64_t rows = materialized_rows(args, shape, n), pairs = attended_pairs(past[n], rows);
       if (rows == 0) continue;
       for (std::int64_t head = 0; head < shape.heads; ++head, start += pairs) {
         if (start + pairs <= share_first || start >= share_last) continue;
-        const MaterializedTask task{n, head, share_first <= start ? 0 : row_at(past[n], rows, share_first - start),
-                                    row_at(past[n], rows, share_last - start)};
-        if (task.begin < task.end) HWY_DYNAMIC_DISPATCH(AttendMaterialized)(args, shape, task, scratch);
+        const std::int64_t first = share_first <= start ? 0 : row_at(past[n], rows, share_first - start);
+        const std::int64_t last = row_at(past[n], rows, share_last - start);
+        for (std::int64_t begin = first; begin < last; begin += most_rows) {
+          const MaterializedTask task{n, head, begin, std::min(last, begin + most_rows)};
+          HWY_DYNAMIC_DISPATCH(AttendMaterialized)(args, shape, task, scratch);
+        }
       }
     }
   };
@@ -181,12 +185,17 @@ void attend_absorbed(ExecContext& ctx, const LatentAttentionArgs& args, const La
 
 std::int64_t materialized_scratch_bytes(const LatentShape& s, std::int64_t max_rows) {
   const auto floats = [](std::int64_t n) { return ScratchCursor::bytes<float>(n); };
-  const auto pointers = [](std::int64_t n) { return ScratchCursor::bytes<float*>(n); };
-  return floats(kLatentKeyBlock * LatentShape::padded(s.width())) + floats(s.r * kLatentKeyBlock) +
-         floats(s.dq() * kLatentKeyBlock) + floats((s.dv + 3) / 4 * 4 * kLatentKeyBlock) +
-         floats(kLatentKeyBlock * LatentShape::padded(s.dv)) + floats(kLargestTile * s.r) +
-         floats(kLargestTile * kLatentKeyBlock) + 2 * floats(max_rows) + pointers(s.r) + pointers(s.dq()) +
-         pointers(kLatentKeyBlock);
+  const auto up = [](std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; };
+  const std::int64_t rows = up(max_rows, kLargestTile), values = up(s.dv, kLatentLargestPanel);
+  return floats(kLatentKeyBlock * LatentShape::padded(s.width())) + floats((s.dn + s.dv + kLargestTile) * s.r) + floats(s.r * kLatentKeyBlock) +
+         floats((up(s.dn, kLargestTile) + s.p) * kLatentKeyBlock) + 2 * floats(values * kLatentKeyBlock) + floats(rows * s.dq()) + floats(rows * values) +
+         floats(kLatentRowGroup * kLatentKeyBlock) + floats(kLatentRowGroup) + 2 * floats(rows);
+}
+
+std::int64_t materialized_task_rows(const LatentShape& s) {
+  constexpr std::int64_t kThreadScratch = 4 << 20, kMost = 2048;
+  const std::int64_t without = materialized_scratch_bytes(s, 0), a_group = materialized_scratch_bytes(s, kLatentRowGroup) - without;
+  return std::clamp((kThreadScratch - without) / a_group * kLatentRowGroup, kLatentRowGroup, kMost);
 }
 
 std::int64_t absorbed_scratch_bytes(const LatentShape& s, std::int64_t wave_rows) {

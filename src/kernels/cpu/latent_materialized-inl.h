@@ -1,11 +1,15 @@
-// The materialised form: keys and values of one head, a block of positions at a time, attended by all query rows.
+// The materialised form: keys and values of one head, a block of positions at a time, attended by all query rows of a task.
 //
-// Tiles, with B = kLatentKeyBlock keys along the lanes (width 576, heads of 128 + 64: sizes in KiB):
-//   latents_t [r, B]   128   the block's latents transposed; behind the last key, copies of it
-//   keys_t    [dn+p, B] 48   B_k,h latents_t, then k_pe
-//   values    [B, dv]   32   (B_v,h latents_t)^T
-//   scores    [8, B]     2
-// kv_b is decoded kTileRows rows at a time, once per head and block. Outputs are accumulated in o itself.
+// Products are tiles of kTileRows rows times a panel of kPanel columns, two vectors wide (AVX-512: 8 x 32). A panel holds its columns together
+// for each k, [k][kPanel], so that one that is used again and again fits L1. What a thread holds (r = 512, heads of 128 + 64 and 128; KiB):
+//   weights   [dn+dv, r]        512   kv_b of the head, decoded once a task
+//   latents   [panels][r, P]    128   of the block
+//   keys      [panels][dn+p, P]  48   B_k,h latents, then k_pe
+//   values_t  [dv, B]            32   B_v,h latents; transposed: values [panels of dv][B, P]
+//   queries   [tiles][dq, rows of a tile], outputs [rows, dv]: 0.75 and 0.5 a row
+//   scores    [kRowGroup, B]     16
+// Queries are gathered, and outputs kept here until they are whole, because in the batch a head's rows lie a power of two apart, or nearly:
+// they would fight for a few sets of every cache. Rows go by groups, panel by panel, so that a panel is fetched once a group.
 
 #if defined(PALIMPSEST_KERNELS_CPU_LATENT_MATERIALIZED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PALIMPSEST_KERNELS_CPU_LATENT_MATERIALIZED_INL_H_
@@ -20,115 +24,174 @@ HWY_BEFORE_NAMESPACE();
 namespace palimpsest::cpu {
 namespace HWY_NAMESPACE {
 
+constexpr int kPanelVecs = HWY_TARGET == HWY_SCALAR ? 4 : 2;
+constexpr std::int64_t kPanel = kPanelVecs * static_cast<std::int64_t>(hn::MaxLanes(F32Tag()));
+static_assert(kPanel % kTileRows == 0 && kLatentKeyBlock % kPanel == 0 && kPanel <= kLatentLargestPanel && kLatentRowGroup % kTileRows == 0);
+
+/// Columns of kv_b that are multiplied at a time: a panel of latents then takes 16 KiB.
+constexpr std::int64_t kDepth = 128;
+
 struct MaterializedTiles {
   MaterializedTiles(const LatentShape& shape, std::int64_t rows, ScratchCursor& scratch)
-      : list_tile(scratch.take<float>(kLatentKeyBlock * LatentShape::padded(shape.width()))),
-        latents_t(scratch.take<float>(shape.r * kLatentKeyBlock)),
-        keys_t(scratch.take<float>(shape.dq() * kLatentKeyBlock)),
-        values_t(scratch.take<float>((shape.dv + 3) / 4 * 4 * kLatentKeyBlock)),
-        values(scratch.take<float>(kLatentKeyBlock * LatentShape::padded(shape.dv))),
-        weight_rows(scratch.take<float>(kTileRows * shape.r)),
-        scores(scratch.take<float>(kTileRows * kLatentKeyBlock)),
+      : key_panel((round_up(shape.dn, kTileRows) + shape.p) * kPanel),
+        output_stride(round_up(shape.dv, kPanel)),
+        list_tile(scratch.take<float>(kLatentKeyBlock * LatentShape::padded(shape.width()))),
+        weights(scratch.take<float>((shape.dn + shape.dv + kTileRows) * shape.r)),
+        latents(scratch.take<float>(shape.r * kLatentKeyBlock)),
+        keys(scratch.take<float>(kLatentKeyBlock / kPanel * key_panel)),
+        values_t(scratch.take<float>(round_up(shape.dv, kTileRows) * kLatentKeyBlock)),
+        values(scratch.take<float>(output_stride * kLatentKeyBlock)),
+        queries(scratch.take<float>(round_up(rows, kTileRows) * shape.dq())),
+        outputs(scratch.take<float>(round_up(rows, kTileRows) * output_stride)),
+        scores(scratch.take<float>(kLatentRowGroup * kLatentKeyBlock)),
+        carry(scratch.take<float>(kLatentRowGroup)),
         max(scratch.take<float>(rows)),
-        sum(scratch.take<float>(rows)),
-        latents_t_rows(scratch.take<const float*>(shape.r)),
-        keys_t_rows(scratch.take<const float*>(shape.dq())),
-        value_rows(scratch.take<const float*>(kLatentKeyBlock)) {}
+        sum(scratch.take<float>(rows)) {}
 
-  void set_pointers(const LatentShape& shape) {
-    for (std::int64_t c = 0; c < shape.r; ++c) latents_t_rows[c] = latents_t + c * kLatentKeyBlock;
-    for (std::int64_t c = 0; c < shape.dq(); ++c) keys_t_rows[c] = keys_t + c * kLatentKeyBlock;
-    for (std::int64_t t = 0; t < kLatentKeyBlock; ++t) value_rows[t] = values + t * LatentShape::padded(shape.dv);
-  }
-
-  float *list_tile, *latents_t, *keys_t, *values_t, *values, *weight_rows, *scores, *max, *sum;
-  const float **latents_t_rows, **keys_t_rows, **value_rows;
+  std::int64_t key_panel;      ///< floats of a panel of keys
+  std::int64_t output_stride;  ///< floats of a row of outputs
+  float *list_tile, *weights, *latents, *keys, *values_t, *values, *queries, *outputs, *scores, *carry, *max, *sum;
 };
 
-// latents_t and the k_pe rows of keys_t from `count` list rows.
-HWY_INLINE void transpose_latents(const LatentShape& shape, const float* const* rows, std::int64_t count,
-                                  const MaterializedTiles& tiles) {
-  for (std::int64_t t = 0; t < kLatentKeyBlock; t += 4) {
-    const float *four[4], *four_pe[4];
-    for (int i = 0; i < 4; ++i) {
-      four[i] = rows[std::min(t + i, count - 1)];
-      four_pe[i] = four[i] + shape.r;
+// C[m][j] = carry[m] C[m][j] + sum_k a[m row_stride + k step] panel[k][j], k ascending, for a tile of rows and the columns of a panel; rows of C lie
+// `stride` apart. Without carry C is only written.
+HWY_INLINE void panel_product(const float* a, std::int64_t row_stride, std::int64_t step, const float* panel, std::int64_t k_count, const float* carry,
+                              float* c, std::int64_t stride) {
+  const F32Tag d;
+  constexpr std::int64_t kVec = kPanel / kPanelVecs;
+  F32Vec acc[kTileRows][kPanelVecs];
+#pragma GCC unroll 8
+  for (int m = 0; m < kTileRows; ++m) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kPanelVecs; ++j)
+      acc[m][j] = carry == nullptr ? hn::Zero(d) : hn::Mul(hn::Set(d, carry[m]), hn::LoadU(d, c + m * stride + j * kVec));
+  }
+  for (std::int64_t k = 0; k < k_count; ++k) {
+    F32Vec b[kPanelVecs];
+#pragma GCC unroll 8
+    for (int j = 0; j < kPanelVecs; ++j) b[j] = hn::LoadU(d, panel + k * kPanel + j * kVec);
+    const float* at = a + k * step;
+#pragma GCC unroll 8
+    for (int m = 0; m < kTileRows; ++m) {
+      const F32Vec am = hn::Set(d, at[m * row_stride]);
+#pragma GCC unroll 8
+      for (int j = 0; j < kPanelVecs; ++j) acc[m][j] = hn::MulAdd(am, b[j], acc[m][j]);
     }
-    transpose4(four, shape.r, tiles.latents_t + t, kLatentKeyBlock);
-    transpose4(four_pe, shape.p, tiles.keys_t + shape.dn * kLatentKeyBlock + t, kLatentKeyBlock);
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < kTileRows; ++m) {
+#pragma GCC unroll 8
+    for (int j = 0; j < kPanelVecs; ++j) hn::StoreU(acc[m][j], d, c + m * stride + j * kVec);
   }
 }
 
-// keys_t and values of head `head`, for the first `columns` keys of the block.
-HWY_INLINE void materialize(const LatentAttentionArgs& args, const LatentShape& shape, std::int64_t head, std::int64_t columns,
-                            const MaterializedTiles& tiles) {
-  const std::int64_t rows = shape.dn + shape.dv;
-  for (std::int64_t j = 0; j < rows; j += kTileRows) {
-    const std::int64_t count = std::min<std::int64_t>(kTileRows, rows - j);
-    const float* weights[kTileRows];
-    float* out[kTileRows];
-    for (std::int64_t i = 0; i < count; ++i) {
-      weights[i] = decoded_row(args.kv_b, head * rows + j + i, tiles.weight_rows + i * shape.r);
-      const std::int64_t row = j + i;
-      out[i] = row < shape.dn ? tiles.keys_t + row * kLatentKeyBlock : tiles.values_t + (row - shape.dn) * kLatentKeyBlock;
+// kv_b of the head, and the queries of the task in tiles.
+HWY_NOINLINE void gather(const LatentAttentionArgs& args, const LatentShape& shape, const MaterializedTask& task, const MaterializedTiles& tiles) {
+  const std::int64_t outputs = shape.dn + shape.dv, rows = task.end - task.begin;
+  for (std::int64_t j = 0; j < outputs; ++j) {
+    float* to = tiles.weights + j * shape.r;
+    if (const float* row = decoded_row(args.kv_b, task.head * outputs + j, to); row != to) std::copy_n(row, shape.r, to);
+  }
+  std::fill_n(tiles.weights + outputs * shape.r, kTileRows * shape.r, 0.0f);
+  const std::int64_t first = args.rows.cu_seqlens.as<std::int64_t>()[task.sequence] + task.begin;
+  for (std::int64_t i = 0; i < rows; i += 4) {
+    const float* four[4];
+    for (std::int64_t m = 0; m < 4; ++m) four[m] = args.q.at<float>(first + std::min(i + m, rows - 1), task.head);
+    transpose4(four, shape.dq(), tiles.queries + i / kTileRows * kTileRows * shape.dq() + i % kTileRows, kTileRows);
+  }
+  if (const std::int64_t done = round_up(rows, 4), all = round_up(rows, kTileRows); done < all) {
+    for (std::int64_t c = 0; c < shape.dq(); ++c)
+      std::fill_n(tiles.queries + (all - kTileRows) * shape.dq() + c * kTileRows + done % kTileRows, all - done, 0.0f);
+  }
+}
+
+// Keys and values of the `count` list rows of a block; behind the last, copies of it.
+HWY_NOINLINE void materialize(const LatentShape& shape, const float* const* rows, std::int64_t count, const MaterializedTiles& tiles) {
+  const std::int64_t columns = round_up(count, kPanel);
+  const auto four_at = [&](std::int64_t t, std::int64_t first, const float* (&four)[4]) {
+    for (int i = 0; i < 4; ++i) four[i] = rows[std::min(t + i, count - 1)] + first;
+  };
+  const float* four[4];
+  for (std::int64_t t = 0; t < columns; t += 4) {
+    four_at(t, 0, four);
+    transpose4(four, shape.r, tiles.latents + t / kPanel * kPanel * shape.r + t % kPanel, kPanel);
+  }
+  float ones[kTileRows];
+  std::fill_n(ones, kTileRows, 1.0f);
+  for (std::int64_t t = 0; t < columns; t += kPanel) {
+    float* keys = tiles.keys + t / kPanel * tiles.key_panel;
+    for (std::int64_t c = 0; c < shape.r; c += kDepth) {
+      const std::int64_t depth = std::min(kDepth, shape.r - c);
+      const float* panel = tiles.latents + t * shape.r + c * kPanel;
+      const float* carry = c == 0 ? nullptr : ones;
+      for (std::int64_t j = 0; j < shape.dn; j += kTileRows)
+        panel_product(tiles.weights + j * shape.r + c, shape.r, 1, panel, depth, carry, keys + j * kPanel, kPanel);
+      for (std::int64_t j = 0; j < shape.dv; j += kTileRows) {
+        panel_product(tiles.weights + (shape.dn + j) * shape.r + c, shape.r, 1, panel, depth, carry, tiles.values_t + j * kLatentKeyBlock + t,
+                         kLatentKeyBlock);
+      }
     }
-    outer_product({weights, 0, tiles.latents_t_rows, shape.r, out, nullptr}, count, columns);
+    // After the products, whose last tile may have written some of these rows.
+    for (std::int64_t i = 0; i < kPanel; i += 4) {
+      four_at(t + i, shape.r, four);
+      transpose4(four, shape.p, keys + shape.dn * kPanel + i, kPanel);
+    }
   }
   for (std::int64_t j = 0; j < shape.dv; j += 4) {
-    const float* four[4];
-    for (int i = 0; i < 4; ++i) four[i] = tiles.values_t + (j + i) * kLatentKeyBlock;
-    transpose4(four, columns, tiles.values + j, LatentShape::padded(shape.dv));
+    for (std::int64_t i = 0; i < 4; ++i) four[i] = tiles.values_t + std::min(j + i, shape.dv - 1) * kLatentKeyBlock;
+    transpose4(four, columns, tiles.values + j / kPanel * kPanel * kLatentKeyBlock + j % kPanel, kPanel);
   }
 }
 
-// Up to kTileRows query rows against the block that starts at position `block`.
-HWY_INLINE void attend_rows(const LatentAttentionArgs& args, const LatentShape& shape, const MaterializedTask& task, std::int64_t i,
-                            std::int64_t count, std::int64_t block, const MaterializedTiles& tiles) {
-  const std::int64_t batch_row = args.rows.cu_seqlens.as<std::int64_t>()[task.sequence] + i;
-  const std::int64_t visible = args.past.as<std::int64_t>()[task.sequence] + i + 1 - block;  // of the first of these rows
-  const std::int64_t keys = std::min(kLatentKeyBlock, visible + count - 1);
-  const float* q[kTileRows];
-  float *scores[kTileRows], *o[kTileRows];
-  const float* weights[kTileRows];
-  float carry[kTileRows];
-  for (std::int64_t m = 0; m < count; ++m) {
-    q[m] = args.q.at<float>(batch_row + m, task.head);
-    o[m] = args.o.at<float>(batch_row + m, task.head);
-    weights[m] = scores[m] = tiles.scores + m * kLatentKeyBlock;
+// Rows [begin, begin + count) of the task, at most kLatentRowGroup from the start of a tile, against a block of which the first of them sees
+// `visible` keys (perhaps none), the next one more.
+HWY_NOINLINE void attend_group(const LatentShape& shape, std::int64_t begin, std::int64_t count, std::int64_t visible, float scale, bool first_block,
+                               const MaterializedTiles& tiles) {
+  // Of a tile, the keys that its last row sees.
+  const auto keys_of = [&](std::int64_t i) { return std::min(kLatentKeyBlock, visible + std::min(i + kTileRows, count) - 1); };
+  for (std::int64_t t = 0; t < kLatentKeyBlock; t += kPanel) {
+    for (std::int64_t i = 0; i < count; i += kTileRows) {
+      if (t >= keys_of(i)) continue;
+      panel_product(tiles.queries + (begin + i) * shape.dq(), 1, kTileRows, tiles.keys + t / kPanel * tiles.key_panel, shape.dq(), nullptr,
+                               tiles.scores + i * kLatentKeyBlock + t, kLatentKeyBlock);
+    }
   }
-  outer_product({q, 0, tiles.keys_t_rows, shape.dq(), scores, nullptr}, count, round_up(keys, 2 * lanes()));
-  for (std::int64_t m = 0; m < count; ++m) {
-    float& max = tiles.max[i + m - task.begin];
-    float& sum = tiles.sum[i + m - task.begin];
-    carry[m] = softmax_step(scores[m], std::min(kLatentKeyBlock, visible + m), args.scale, max, sum);
+  for (std::int64_t i = 0; i < count; ++i) {
+    tiles.carry[i] = softmax_step(tiles.scores + i * kLatentKeyBlock, std::min(kLatentKeyBlock, visible + i), scale, tiles.max[begin + i],
+                                  tiles.sum[begin + i]);
   }
-  outer_product({weights, 0, tiles.value_rows, keys, o, block == 0 ? nullptr : carry}, count, shape.dv);
+  std::fill_n(tiles.carry + count, round_up(count, kTileRows) - count, 0.0f);
+  for (std::int64_t j = 0; j < tiles.output_stride; j += kPanel) {
+    for (std::int64_t i = 0; i < count; i += kTileRows) {
+      panel_product(tiles.scores + i * kLatentKeyBlock, kLatentKeyBlock, 1, tiles.values + j * kLatentKeyBlock, keys_of(i),
+                       first_block ? nullptr : tiles.carry + i, tiles.outputs + (begin + i) * tiles.output_stride + j, tiles.output_stride);
+    }
+  }
 }
 
 void AttendMaterialized(const LatentAttentionArgs& args, const LatentShape& shape, const MaterializedTask& task,
                         std::byte* memory) {
+  const std::int64_t count = task.end - task.begin;
   ScratchCursor scratch(memory);
-  MaterializedTiles tiles(shape, task.end - task.begin, scratch);
-  tiles.set_pointers(shape);
-  std::fill_n(tiles.max, task.end - task.begin, kMinusInfinity);
-  std::fill_n(tiles.sum, task.end - task.begin, 0.0f);
-  std::fill_n(tiles.values_t, (shape.dv + 3) / 4 * 4 * kLatentKeyBlock, 0.0f);
-  const std::int64_t past = args.past.as<std::int64_t>()[task.sequence];
+  const MaterializedTiles tiles(shape, count, scratch);
+  gather(args, shape, task, tiles);
+  std::fill_n(tiles.max, count, kMinusInfinity);
+  std::fill_n(tiles.sum, count, 0.0f);
+  const std::int64_t first = args.past.as<std::int64_t>()[task.sequence] + task.begin;  // position of the task's first row
   const std::int64_t slot = args.rows.slots.as<std::int32_t>()[task.sequence];
-  for (std::int64_t block = 0; block < past + task.end; block += kLatentKeyBlock) {
-    const std::int64_t keys = std::min(kLatentKeyBlock, past + task.end - block);
+  for (std::int64_t block = 0; block < first + count; block += kLatentKeyBlock) {
+    const std::int64_t keys = std::min(kLatentKeyBlock, first + count - block);
     const float* rows[kLatentKeyBlock];
     list_rows(args.list, slot, block, keys, tiles.list_tile, rows);
-    transpose_latents(shape, rows, keys, tiles);
-    materialize(args, shape, task.head, round_up(keys, 2 * lanes()), tiles);
-    for (std::int64_t i = std::max(task.begin, block - past); i < task.end; i += kTileRows) {
-      attend_rows(args, shape, task, i, std::min<std::int64_t>(kTileRows, task.end - i), block, tiles);
+    materialize(shape, rows, keys, tiles);
+    for (std::int64_t i = std::max<std::int64_t>(0, block - first) / kTileRows * kTileRows; i < count; i += kLatentRowGroup) {
+      attend_group(shape, i, std::min(kLatentRowGroup, count - i), first + i + 1 - block, args.scale, block == 0, tiles);
     }
   }
-  for (std::int64_t i = task.begin; i < task.end; ++i) {
-    float* o = args.o.at<float>(args.rows.cu_seqlens.as<std::int64_t>()[task.sequence] + i, task.head);
-    const float inverse = 1 / tiles.sum[i - task.begin];
-    for (std::int64_t j = 0; j < shape.dv; ++j) o[j] *= inverse;
+  for (std::int64_t i = 0; i < count; ++i) {
+    float* o = args.o.at<float>(args.rows.cu_seqlens.as<std::int64_t>()[task.sequence] + task.begin + i, task.head);
+    const float inverse = 1 / tiles.sum[i];
+    for (std::int64_t j = 0; j < shape.dv; ++j) o[j] = tiles.outputs[i * tiles.output_stride + j] * inverse;
   }
 }
 

@@ -37,7 +37,11 @@ inline bool prefers_absorbed(const LatentShape& s, std::int64_t past, std::int64
 /// its position and that end alone, and the last few rows behind a long past do not expand it.
 inline constexpr std::int64_t kLatentFormGrid = 64;
 
-/// Query rows [begin, end) of one sequence and head, in the materialised form.
+/// Of the materialised form: the columns of the widest target's panel, and query rows that go by one panel after the other.
+inline constexpr std::int64_t kLatentLargestPanel = 32;
+inline constexpr std::int64_t kLatentRowGroup = 64;
+
+/// Query rows [begin, end) of one sequence and head, in the materialised form. At most materialized_task_rows() of them.
 struct MaterializedTask {
   std::int64_t sequence, head;
   std::int64_t begin, end;  ///< relative to the sequence's first row in the batch
@@ -89,6 +93,11 @@ class ScratchCursor {
  private:
   std::byte* next_;
 };
+
+/// Most rows of a task, 64 to 2048, so that its scratch memory stays below the 4 MiB that the memory plan counts for a thread wherever 64 rows
+/// allow. Every task makes the keys and values of all tokens before it once: with N rows that is r (dn + dv) / (N (dn + p + dv)) of the
+/// attention's own work, 410 / N at r = 512 and heads of 128 + 64 and 128.
+std::int64_t materialized_task_rows(const LatentShape& shape);
 
 /// Bytes of thread scratch that one task needs.
 std::int64_t materialized_scratch_bytes(const LatentShape& shape, std::int64_t max_rows);

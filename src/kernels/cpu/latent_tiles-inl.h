@@ -11,6 +11,7 @@
 #endif
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/number_formats.h"
 #include "hwy/highway.h"
@@ -33,19 +34,30 @@ constexpr int kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 constexpr int kDotRows = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 constexpr int kDotCols = 4;
 
+HWY_INLINE F32Vec load_f32(const float* p) { return hn::LoadU(F32Tag(), p); }
+// BF16, exactly.
+HWY_INLINE F32Vec load_f32(const std::uint16_t* p) {
+  const F32Tag d;
+  const hn::Rebind<std::uint16_t, F32Tag> d16;
+  const hn::RebindToUnsigned<F32Tag> d32;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
+}
+
 // The product of a row-major A and a row-major B, C[m, n] = carry[m] * C[m, n] + sum_k A[m, k] B[k, n], columns along the lanes. Rows by
-// pointers. Without carry C is only written.
-struct OuterProduct {
+// pointers. Without carry C is only written. B is float, or std::uint16_t for BF16, where columns are a multiple of the lanes.
+template <class B>
+struct OuterOperands {
   const float* const* a;
   std::int64_t a_offset;  ///< first column of A
-  const float* const* b;
+  const B* const* b;
   std::int64_t k;
   float* const* c;
   const float* carry;  ///< [m] or null
 };
+using OuterProduct = OuterOperands<float>;
 
-template <int kRows, int kVecs, bool kMasked>
-HWY_INLINE void outer_tile(const OuterProduct& op, std::int64_t m0, std::int64_t n, hn::Mask<F32Tag> mask) {
+template <int kRows, int kVecs, bool kMasked, class B>
+HWY_INLINE void outer_tile(const OuterOperands<B>& op, std::int64_t m0, std::int64_t n, hn::Mask<F32Tag> mask) {
   const F32Tag d;
   const std::int64_t step = lanes();
   const auto load = [d, mask](const float* p) HWY_ATTR {
@@ -65,10 +77,13 @@ HWY_INLINE void outer_tile(const OuterProduct& op, std::int64_t m0, std::int64_t
     }
   }
   for (std::int64_t k = 0; k < op.k; ++k) {
-    const float* row = op.b[k] + n;
+    const B* row = op.b[k] + n;
     F32Vec b[kVecs];
 #pragma GCC unroll 8
-    for (int j = 0; j < kVecs; ++j) b[j] = load(row + j * step);
+    for (int j = 0; j < kVecs; ++j) {
+      if constexpr (kMasked) b[j] = load(row + j * step);
+      else b[j] = load_f32(row + j * step);
+    }
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
       const F32Vec am = hn::Set(d, a[m][k]);
@@ -87,8 +102,8 @@ HWY_INLINE void outer_tile(const OuterProduct& op, std::int64_t m0, std::int64_t
   }
 }
 
-template <int kRows>
-HWY_INLINE void outer_rows(const OuterProduct& op, std::int64_t m0, std::int64_t columns) {
+template <int kRows, class B>
+HWY_INLINE void outer_rows(const OuterOperands<B>& op, std::int64_t m0, std::int64_t columns) {
   constexpr int kVecs = kRows == kTileRows ? 2 : 4;  // enough independent sums to cover the latency of an FMA
   const F32Tag d;
   const std::int64_t step = lanes();
@@ -96,12 +111,13 @@ HWY_INLINE void outer_rows(const OuterProduct& op, std::int64_t m0, std::int64_t
   std::int64_t n = 0;
   for (; n + kVecs * step <= columns; n += kVecs * step) outer_tile<kRows, kVecs, false>(op, m0, n, all);
   for (; n + step <= columns; n += step) outer_tile<kRows, 1, false>(op, m0, n, all);
-  if (n < columns) {
-    outer_tile<kRows, 1, true>(op, m0, n, hn::FirstN(d, static_cast<std::size_t>(columns - n)));
+  if constexpr (std::is_same_v<B, float>) {
+    if (n < columns) outer_tile<kRows, 1, true>(op, m0, n, hn::FirstN(d, static_cast<std::size_t>(columns - n)));
   }
 }
 
-static HWY_NOINLINE void outer_product(const OuterProduct& op, std::int64_t rows, std::int64_t columns) {
+template <class B>
+HWY_NOINLINE void outer_product_of(const OuterOperands<B>& op, std::int64_t rows, std::int64_t columns) {
   std::int64_t m = 0;
   for (; m + kTileRows <= rows; m += kTileRows) outer_rows<kTileRows>(op, m, columns);
   if constexpr (kTileRows == 8) {
@@ -114,6 +130,7 @@ static HWY_NOINLINE void outer_product(const OuterProduct& op, std::int64_t rows
   if (rows - m == 2) outer_rows<2>(op, m, columns);
   if (rows - m == 1) outer_rows<1>(op, m, columns);
 }
+HWY_INLINE void outer_product(const OuterProduct& op, std::int64_t rows, std::int64_t columns) { outer_product_of(op, rows, columns); }
 
 // The sums of the lanes of four vectors, in one fixed order.
 HWY_INLINE void store_lane_sums(F32Vec v0, F32Vec v1, F32Vec v2, F32Vec v3, float* out) {
@@ -144,12 +161,13 @@ HWY_INLINE void store_lane_sums(F32Vec v0, F32Vec v1, F32Vec v2, F32Vec v3, floa
 }
 
 // S[m, j] = sum_k A[m, k] B[j, k] for kDotCols rows of B, lanes along k. Rows of A hold zeros up to a multiple of 16 behind k; nothing is
-// read behind k in B.
-template <int kRows>
-HWY_INLINE void dot_tile(const float* const* a_rows, const float* const* b_rows, std::int64_t k_count, float* const* s) {
+// read behind k in B. B as in OuterOperands.
+template <int kRows, class B>
+HWY_INLINE void dot_tile(const float* const* a_rows, const B* const* b_rows, std::int64_t k_count, float* const* s) {
   const F32Tag d;
   const std::int64_t step = lanes();
-  const float *a[kRows], *b[kDotCols];
+  const float* a[kRows];
+  const B* b[kDotCols];
   F32Vec acc[kRows][kDotCols];
 #pragma GCC unroll 8
   for (int j = 0; j < kDotCols; ++j) b[j] = b_rows[j];
@@ -171,17 +189,20 @@ HWY_INLINE void dot_tile(const float* const* a_rows, const float* const* b_rows,
     }
   };
   std::int64_t k = 0;
-  for (; k + step <= k_count; k += step) accumulate(k, [d](const float* p) HWY_ATTR { return hn::LoadU(d, p); });
-  if (k < k_count) {
-    const auto mask = hn::FirstN(d, static_cast<std::size_t>(k_count - k));
-    accumulate(k, [d, mask](const float* p) HWY_ATTR { return hn::MaskedLoad(mask, d, p); });
+  for (; k + step <= k_count; k += step) accumulate(k, [](const B* p) HWY_ATTR { return load_f32(p); });
+  if constexpr (std::is_same_v<B, float>) {
+    if (k < k_count) {
+      const auto mask = hn::FirstN(d, static_cast<std::size_t>(k_count - k));
+      accumulate(k, [d, mask](const float* p) HWY_ATTR { return hn::MaskedLoad(mask, d, p); });
+    }
   }
 #pragma GCC unroll 8
   for (int m = 0; m < kRows; ++m) store_lane_sums(acc[m][0], acc[m][1], acc[m][2], acc[m][3], s[m]);
 }
 
 // `rows` rows of A against kDotCols rows of B; s[m] gets kDotCols numbers.
-HWY_INLINE void dot_rows(const float* const* a, std::int64_t rows, const float* const* b, std::int64_t k, float* const* s) {
+template <class B>
+HWY_INLINE void dot_rows(const float* const* a, std::int64_t rows, const B* const* b, std::int64_t k, float* const* s) {
   std::int64_t m = 0;
   for (; m + kDotRows <= rows; m += kDotRows) dot_tile<kDotRows>(a + m, b, k, s + m);
   if constexpr (kDotRows == 4) {
@@ -192,14 +213,9 @@ HWY_INLINE void dot_rows(const float* const* a, std::int64_t rows, const float* 
 }
 
 HWY_INLINE void bf16_to_f32(const std::uint16_t* from, std::int64_t n, float* to) {
-  const F32Tag d;
-  const hn::Rebind<std::uint16_t, F32Tag> d16;
-  const hn::RebindToUnsigned<F32Tag> d32;
   const std::int64_t step = lanes();
   std::int64_t i = 0;
-  for (; i + step <= n; i += step) {
-    hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, from + i)))), d, to + i);
-  }
+  for (; i + step <= n; i += step) hn::StoreU(load_f32(from + i), F32Tag(), to + i);
   for (; i < n; ++i) to[i] = bf16_to_float(from[i]);
 }
 
