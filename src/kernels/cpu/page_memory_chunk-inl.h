@@ -100,19 +100,23 @@ constexpr std::int64_t chunk_scratch_floats(std::int64_t width, std::int64_t val
          3 * kPageChunk * kPageSlice + padded * columns;
 }
 
+/// One vector of a token's decay, key and query.
+struct TokenVecs {
+  FloatVec factor, k, q;
+};
+
 /// Decays one vector of a key seen earlier and adds it to its two dot products, with k_i and with
 /// q_i.
 template <PageDecay kDecay, PageWrite kWrite>
-HWY_INLINE void earlier_key(const PreparedChunk& chunk, std::int64_t x, float* at, FloatVec& a,
-                            FloatVec& b) {
+HWY_INLINE void earlier_key(const TokenVecs& token, float* at, FloatVec& a, FloatVec& b) {
   const FloatTag d;
   FloatVec key = hn::LoadU(d, at);
   if constexpr (kDecay != PageDecay::kNone) {
-    key = hn::Mul(key, hn::LoadU(d, chunk.factor + x));
+    key = hn::Mul(key, token.factor);
     hn::StoreU(key, d, at);
   }
-  if constexpr (kWrite == PageWrite::kDelta) a = hn::MulAdd(hn::LoadU(d, chunk.k + x), key, a);
-  b = hn::MulAdd(hn::LoadU(d, chunk.q + x), key, b);
+  if constexpr (kWrite == PageWrite::kDelta) a = hn::MulAdd(token.k, key, a);
+  b = hn::MulAdd(token.q, key, b);
 }
 
 /// Decays the keys before token i and takes their products with k_i and q_i: rows i of A (without
@@ -126,10 +130,12 @@ HWY_INLINE void products_with_earlier_keys(const PreparedChunk& chunk, std::int6
     // Named one by one: GCC keeps arrays of vectors in memory here.
     FloatVec a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     for (std::int64_t x = 0; x < padded; x += kLanes) {
-      earlier_key<kDecay, kWrite>(chunk, x, keys + x, a0, b0);
-      earlier_key<kDecay, kWrite>(chunk, x, keys + padded + x, a1, b1);
-      earlier_key<kDecay, kWrite>(chunk, x, keys + 2 * padded + x, a2, b2);
-      earlier_key<kDecay, kWrite>(chunk, x, keys + 3 * padded + x, a3, b3);
+      const TokenVecs token{kDecay == PageDecay::kNone ? a0 : hn::LoadU(d, chunk.factor + x),
+                            hn::LoadU(d, chunk.k + x), hn::LoadU(d, chunk.q + x)};
+      earlier_key<kDecay, kWrite>(token, keys + x, a0, b0);
+      earlier_key<kDecay, kWrite>(token, keys + padded + x, a1, b1);
+      earlier_key<kDecay, kWrite>(token, keys + 2 * padded + x, a2, b2);
+      earlier_key<kDecay, kWrite>(token, keys + 3 * padded + x, a3, b3);
     }
     if constexpr (kWrite == PageWrite::kDelta)
       sum_lanes_of_four(a0, a1, a2, a3, chunk.a + i * kPageChunk + j);
@@ -210,12 +216,40 @@ HWY_INLINE void multiply_tile(const float* left, std::int64_t row_stride, std::i
   }
 }
 
+/// The tokens of the next chunk, batch rows [row, end). Their rows of k, q, g, v and o lie pages
+/// apart, where no prefetcher of the machine follows, so they are asked for one token at a time
+/// between tiles of the present chunk: at once they would fill the queue of misses.
+struct NextTokens {
+  const PageMemoryArgs* args;
+  const PageTask* task;
+  std::int64_t row, end;
+
+  HWY_INLINE void ask() {
+    if (row >= end) return;
+    const PageMemoryArgs& a = *args;
+    const std::int64_t width = a.q.size(2), values = task->v_end - task->v_begin;
+    const std::int64_t key = (row * a.q.size(1) + task->head) * width;
+    const std::int64_t value_row = row * a.v.size(1) + task->value_head;
+    const std::int64_t value = value_row * a.v.size(2) + task->v_begin;
+    const auto ask_for = [](const Tensor& t, std::int64_t at, std::int64_t n) {
+      for (std::int64_t i = 0; i < n; i += 16) __builtin_prefetch(t.as<const float>() + at + i, 0, 2);
+    };
+    ask_for(a.k, key, width);
+    ask_for(a.q, key, width);
+    if (a.decay == PageDecay::kChannel) ask_for(a.g, value_row * width, width);
+    ask_for(a.v, value, values);
+    ask_for(a.o, value, values);
+    ++row;
+  }
+};
+
 /// products[row] = rows[row] S^T for `count` rows (rounded up to whole tiles) of one slice.
 template <std::int64_t kFixed>
 HWY_NOINLINE void read_page(const float* rows, std::int64_t count, KeyWidth<kFixed> padded,
-                            const float* page, float* products) {
+                            const float* page, float* products, NextTokens& next) {
   const FloatTag d;
   for (std::int64_t row = 0; row < count; row += kTileRows) {
+    next.ask();
     FloatVec acc[kTileRows][2];
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) acc[r][0] = acc[r][1] = hn::Zero(d);
@@ -306,12 +340,12 @@ HWY_NOINLINE void solve_and_output(const PreparedChunk& chunk, std::int64_t coun
 template <PageDecay kDecay, PageWrite kWrite, std::int64_t kFixed>
 HWY_INLINE void chunk_slice(const PageMemoryArgs& args, const PageTask& task, std::int64_t first,
                             std::int64_t count, KeyWidth<kFixed> padded, const ChunkScratch& s,
-                            std::int64_t v, float* page) {
+                            std::int64_t v, float* page, NextTokens& next) {
   const std::int64_t value_heads = args.v.size(1), values = args.v.size(2);
   const std::int64_t query_rows = kPageChunk * padded, query_products = kPageChunk * kSlice;
   if constexpr (kWrite == PageWrite::kDelta)
-    read_page(s.chunk.rows, count, padded, page, s.products);
-  read_page(s.chunk.rows + query_rows, count, padded, page, s.products + query_products);
+    read_page(s.chunk.rows, count, padded, page, s.products, next);
+  read_page(s.chunk.rows + query_rows, count, padded, page, s.products + query_products, next);
   const std::int64_t at = (first * value_heads + task.value_head) * values + v;
   for (std::int64_t half = 0; half < kSlice; half += kLanes) {
     const std::int64_t n = std::clamp<std::int64_t>(task.v_end - v - half, 0, kLanes);
@@ -437,8 +471,10 @@ HWY_NOINLINE void chunk_page(const PageMemoryArgs& args, const PageTask& task, S
     const std::int64_t count = std::min(task.length - t, kPageChunk - (task.past + t) % kPageChunk);
     prepare_chunk<kDecay, kWrite>(args, task, task.first + t, count, padded, s.chunk);
     slice = s.page;
+    NextTokens next{&args, &task, task.first + t + count,
+                    task.first + std::min(task.length, t + count + kPageChunk)};
     for (std::int64_t v = task.v_begin; v < task.v_end; v += kSlice, slice += slice_floats) {
-      chunk_slice<kDecay, kWrite>(args, task, task.first + t, count, padded, s, v, slice);
+      chunk_slice<kDecay, kWrite>(args, task, task.first + t, count, padded, s, v, slice, next);
     }
     t += count;
     if (rounds_after(args, task.past + t - 1)) round_to_bf16(s.page, slice - s.page);
