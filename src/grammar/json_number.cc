@@ -1,11 +1,14 @@
 #include "grammar/json_number.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace palimpsest::grammar {
 namespace {
 
 constexpr std::size_t kDigits = 16;
+/// Numbers of so many digits are different doubles, and ordered as they are.
+constexpr std::size_t kDistinctDigits = std::numeric_limits<double>::digits10;
 
 /// A number without its sign: digits before the point without leading zeros, and behind it without
 /// trailing ones.
@@ -60,44 +63,53 @@ std::string one_less(std::string digits) {
   return digits;
 }
 
-/// Texts of numbers, piece by piece.
+/// Texts of numbers, piece by piece. `distinct`: a bound is exclusive, so that no text may be read
+/// as the bound's double: digits behind the point only as far as there are kDistinctDigits.
 class NumberWriter {
  public:
-  explicit NumberWriter(Grammar& grammar) : g_(grammar) {}
+  NumberWriter(Grammar& grammar, bool distinct) : g_(grammar), distinct_(distinct) {}
 
   ExprId digits(std::int64_t least, std::int64_t most) {
     return g_.repeat(digit('0', '9'), least, most);
   }
 
-  /// Whole numbers from `least` to `most`; without `most` as far as there are kDigits.
-  ExprId whole(const std::string& least, const std::optional<std::string>& most) {
+  /// Whole numbers from `least` to `most`, or those with any fraction; without `most` as far as
+  /// there are kDigits.
+  ExprId whole(const std::string& least, const std::optional<std::string>& most,
+               bool with_fraction = false) {
     const std::string end = most ? *most : std::string(std::max(kDigits, least.size()), '9');
     std::vector<ExprId> ways;
     for (std::size_t size = least.size(); size <= end.size(); ++size) {
       const std::string from = size == least.size() ? least : "1" + std::string(size - 1, '0');
       const std::string to = size == end.size() ? end : std::string(size, '9');
-      if (from <= to) ways.push_back(of_size(from, to));
+      if (from > to) continue;
+      ways.push_back(of_size(from, to));
+      if (with_fraction) ways.back() = g_.sequence({ways.back(), any_fraction(places(from))});
     }
     return g_.choice(std::move(ways));
   }
 
-  ExprId any_fraction() { return g_.optional(g_.sequence({g_.literal("."), digits(1, kDigits)})); }
+  ExprId any_fraction(std::int64_t most) {
+    if (most == 0) return g_.empty();
+    return g_.optional(g_.sequence({g_.literal("."), digits(1, most)}));
+  }
 
   /// Numbers from `a` to `b`, as far as there are.
   ExprId between(const Magnitude& a, const std::optional<Magnitude>& b) {
     std::vector<ExprId> ways;
     if (b && less(b->whole, a.whole)) return g_.nothing();
     const bool same = b && a.whole == b->whole;
-    ways.push_back(
-        g_.sequence({g_.literal(a.whole), fraction(a, true, same ? *b : Magnitude{}, same)}));
+    ways.push_back(g_.sequence(
+        {g_.literal(a.whole), fraction(a, true, same ? *b : Magnitude{}, same, a.whole)}));
     if (same) return ways.front();
     const std::string next = one_more(a.whole);
     if (!b) {
-      ways.push_back(g_.sequence({whole(next, std::nullopt), any_fraction()}));
+      ways.push_back(whole(next, std::nullopt, true));
     } else {
       const std::string before = one_less(b->whole);
-      if (!less(before, next)) ways.push_back(g_.sequence({whole(next, before), any_fraction()}));
-      ways.push_back(g_.sequence({g_.literal(b->whole), fraction(Magnitude{}, false, *b, true)}));
+      if (!less(before, next)) ways.push_back(whole(next, before, true));
+      ways.push_back(
+          g_.sequence({g_.literal(b->whole), fraction(Magnitude{}, false, *b, true, b->whole)}));
     }
     return g_.choice(std::move(ways));
   }
@@ -130,8 +142,30 @@ class NumberWriter {
     return g_.choice(std::move(ways));
   }
 
+  /// How many digits may stand behind the point of a number with this whole part.
+  std::int64_t places(const std::string& whole) const {
+    const std::size_t size = whole == "0" ? 0 : whole.size();
+    if (!distinct_) return kDigits;
+    return static_cast<std::int64_t>(kDistinctDigits - std::min(size, kDistinctDigits));
+  }
+
+  /// How many may follow where there are `at` of them.
+  std::int64_t room(std::size_t at) const {
+    if (!distinct_) return kDigits;
+    return std::max<std::int64_t>(0, places_ - static_cast<std::int64_t>(at));
+  }
+
+  /// Up to `most` digits, not all of them 0.
+  ExprId above_zero(std::int64_t most) {
+    const ExprId now = g_.sequence({digit('1', '9'), digits(0, most - 1)});
+    if (most == 1) return now;
+    return g_.choice({now, g_.sequence({g_.literal("0"), above_zero(most - 1)})});
+  }
+
   /// The point and what follows, or nothing: not below a's fraction (if `low`), not above b's.
-  ExprId fraction(const Magnitude& a, bool low, const Magnitude& b, bool high) {
+  ExprId fraction(const Magnitude& a, bool low, const Magnitude& b, bool high,
+                  const std::string& whole) {
+    places_ = places(whole);
     std::vector<ExprId> ways;
     if (may_stop(a, 0, low, b, high)) ways.push_back(g_.empty());
     ways.push_back(g_.sequence({g_.literal("."), more(a, low, b, high, 0)}));
@@ -148,17 +182,15 @@ class NumberWriter {
 
   /// One digit more behind `at` of them; `low` and `high`: those so far are those of the bound.
   ExprId more(const Magnitude& a, bool low, const Magnitude& b, bool high, std::size_t at) {
+    if (room(at) == 0) return g_.nothing();
     const bool low_over = at >= a.fraction.size(), high_over = at >= b.fraction.size();
     if (low && low_over && !a.exclusive) low = false;
-    if (!low && !high) return digits(1, kDigits);
+    if (!low && !high) return digits(1, room(at));
     if (high && high_over) {  // zeros alone
       if (low || b.exclusive) return g_.nothing();
-      return g_.repeat(g_.literal("0"), 1, kDigits);
+      return g_.repeat(g_.literal("0"), 1, room(at));
     }
-    if (low && low_over && !high) {  // anything but zeros alone
-      return g_.sequence(
-          {g_.repeat(g_.literal("0"), 0, kDigits), digit('1', '9'), digits(0, kDigits)});
-    }
+    if (low && low_over && !high) return above_zero(room(at));
     const char first = !low ? '0' : low_over ? '0' : a.fraction[at];
     const char last = !high ? '9' : b.fraction[at];
     std::vector<ExprId> ways;
@@ -177,12 +209,18 @@ class NumberWriter {
       on(last, false, true);
       --to;
     }
-    if (from <= to) ways.push_back(g_.sequence({digit(from, to), digits(0, kDigits)}));
+    if (from <= to) ways.push_back(g_.sequence({digit(from, to), digits(0, room(at + 1))}));
     return g_.choice(std::move(ways));
   }
 
   Grammar& g_;
+  const bool distinct_;
+  std::int64_t places_ = 0;  ///< of the fraction that is being written
 };
+
+bool is_exclusive(const std::optional<Bound>& bound) {
+  return bound && bound->exclusive;
+}
 
 /// What `positive` writes for bounds of a magnitude, with a minus sign where the number has one.
 template <class Write>
@@ -210,7 +248,7 @@ ExprId signed_text(Grammar& g, const std::optional<Bound>& least, const std::opt
 
 ExprId integer_text(Grammar& grammar, const std::optional<Bound>& least,
                     const std::optional<Bound>& most) {
-  NumberWriter writer(grammar);
+  NumberWriter writer(grammar, false);
   return signed_text(grammar, least, most,
                      [&](const Magnitude& a, const std::optional<Magnitude>& b) {
                        const bool up = a.exclusive || !a.fraction.empty();
@@ -225,7 +263,7 @@ ExprId integer_text(Grammar& grammar, const std::optional<Bound>& least,
 
 ExprId number_text(Grammar& grammar, const std::optional<Bound>& least,
                    const std::optional<Bound>& most) {
-  NumberWriter writer(grammar);
+  NumberWriter writer(grammar, is_exclusive(least) || is_exclusive(most));
   if (!least && !most) {
     ByteSet e, sign;
     e.set('e').set('E');
@@ -233,7 +271,7 @@ ExprId number_text(Grammar& grammar, const std::optional<Bound>& least,
     const ExprId exponent = grammar.sequence(
         {grammar.byte_set(e), grammar.optional(grammar.byte_set(sign)), writer.digits(1, 2)});
     return grammar.sequence({grammar.optional(grammar.literal("-")),
-                             writer.whole("0", std::nullopt), writer.any_fraction(),
+                             writer.whole("0", std::nullopt), writer.any_fraction(kDigits),
                              grammar.optional(exponent)});
   }
   return signed_text(

@@ -20,10 +20,11 @@ const CharSet& ascii_space() {
   static const CharSet set = CharSet('\t', '\r').add(' ', ' ');
   return set;
 }
-/// All that ECMAScript calls white space: what \S leaves out.
+/// All that ECMAScript or Python calls white space: what \S and [^\s] leave out.
 const CharSet& all_space() {
   static const CharSet set = CharSet('\t', '\r')
-                                 .add(' ', ' ')
+                                 .add(0x1c, ' ')
+                                 .add(0x85, 0x85)
                                  .add(0xa0, 0xa0)
                                  .add(0x1680, 0x1680)
                                  .add(0x2000, 0x200a)
@@ -107,7 +108,7 @@ class RegexParser final : private SourceReader {
         return atom(CharSet::of('\n').add('\r', '\r').add(0x2028, 0x2029).inverse());
       case '\\':
         ++at_;
-        return atom(escape(false));
+        return atom(escape(false, false));
       default:
         ++at_;
         return atom(CharSet::of(c));
@@ -207,8 +208,9 @@ class RegexParser final : private SourceReader {
     return 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
   }
 
-  /// Behind a backslash. Sets `single_` where it is one character.
-  CharSet escape(bool in_class) {
+  /// Behind a backslash. Sets `single_` where it is one character. `inverse`: in a class whose
+  /// members are left out, so that \s must be too large rather than too small.
+  CharSet escape(bool in_class, bool inverse) {
     const char32_t c = need("a backslash at the end");
     single_.reset();
     switch (c) {
@@ -221,9 +223,9 @@ class RegexParser final : private SourceReader {
       case 'W':
         return word_signs().inverse();
       case 's':
-        return ascii_space();
+        return inverse ? all_space() : ascii_space();
       case 'S':
-        return all_space().inverse();
+        return (inverse ? ascii_space() : all_space()).inverse();
       default:
         break;
     }
@@ -257,14 +259,14 @@ class RegexParser final : private SourceReader {
     const bool inverse = take('^');
     CharSet set;
     while (!take(']')) {
-      const CharSet first = class_member();
+      const CharSet first = class_member(inverse);
       const std::optional<char32_t> from = single_;
       if (!has('-') || at_ + 1 >= text_.size() || text_[at_ + 1] == ']') {
         set.add(first);
         continue;
       }
       ++at_;
-      class_member();
+      class_member(inverse);
       if (!from || !single_) refuse("a range of classes");
       if (*single_ < *from) refuse("a range that ends before it begins");
       set.add(*from, *single_);
@@ -273,9 +275,9 @@ class RegexParser final : private SourceReader {
     return inverse ? set.inverse() : set;
   }
 
-  CharSet class_member() {
+  CharSet class_member(bool inverse) {
     const char32_t c = need("a class is not closed");
-    if (c == '\\') return escape(true);
+    if (c == '\\') return escape(true, inverse);
     single_ = c;
     return CharSet::of(c);
   }

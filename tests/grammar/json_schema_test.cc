@@ -54,6 +54,11 @@ TEST(JsonSchema, AcceptsWhatIsValidInUsualLayouts) {
       {R"({"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/node"}}},"required":["v"]}}})",
        {R"({"v":1})", R"({"v":1,"kids":[{"v":2,"kids":[]},{"v":3}]})"}, {R"({"v":1,"kids":[{}]})"}},
       {R"({"$ref":"#/$defs/a~1b%25","$defs":{"a/b%":{"type":"null"}}})", {"null"}, {"1"}},
+      {R"({"type":"string","pattern":"^[^\\s@]+$"})", {R"("ab")", "\"\u00e9\u3001\""}, {"\"a\u2009b\"", "\"\u00a0\"", R"("a b")", R"("\u001f")", R"("\u2003")", "\"\ufeff\""}},
+      {R"({"type":"string","pattern":"^[^\\S]$"})", {R"(" ")", R"("\t")"}, {R"("a")"}},
+      {R"({"type":"number","exclusiveMinimum":1000,"exclusiveMaximum":2000})", {"1000.00000000001", "1999.99999999999", "1500"}, {"1000.00000000000000001", "1999.9999999999999999", "1000", "1000.0", "2000"}},
+      {R"({"type":"number","exclusiveMaximum":0.1,"minimum":0.05})", {"0.05", "0.099999999999999"}, {"0.0999999999999999999", "0.1", "0.10"}},
+      {R"({"type":"number","exclusiveMinimum":123456789012345680,"maximum":123456789012345700})", {"123456789012345681", "123456789012345700"}, {"123456789012345680.5", "123456789012345680"}},
       {R"(true)", {"1", "{}", R"(["a"])"}, {""}},
   };
   for (const Case& one : cases) {
