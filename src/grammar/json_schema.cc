@@ -1,6 +1,8 @@
 #include "grammar/json_schema.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "grammar/json_formats.h"
@@ -16,11 +18,46 @@ namespace {
 
 using Json = SchemaJson;
 
+constexpr const char* kComposing[] = {"$ref", "allOf", "anyOf", "oneOf"};
 constexpr std::size_t kMostOptional = 1'000;  ///< each is a way to go on at once
 constexpr int kMostSteps = 20'000;
+constexpr std::size_t kMostCopied = std::size_t{64} << 20;
 
 CharSet plain_characters() {
   return CharSet(0, 0x1f).add('"', '"').add('\\', '\\').inverse();
+}
+
+/// About what a copy takes, in bytes.
+std::size_t weight(const Json& json) {
+  std::size_t bytes = sizeof(Json);
+  if (json.is_string()) bytes += sizeof(std::string) + json.get_ref<const std::string&>().size();
+  if (json.is_structured()) {
+    for (const auto& [key, value] : json.items())
+      bytes += weight(value) + (json.is_object() ? sizeof(std::string) + key.size() : 0);
+  }
+  return bytes;
+}
+
+/// Where a schema below the top says that its $ref are to be looked up in itself; empty: nowhere.
+std::string find_inner_id(const Json& json, bool top) {
+  if (!top && json.is_object() && json.contains("$id") && json["$id"].is_string() &&
+      !json["$id"].get_ref<const std::string&>().starts_with('#'))
+    return "/";
+  if (!json.is_structured()) return {};
+  for (const auto& [key, value] : json.items()) {
+    const bool data = json.is_object() &&
+                      (key == "enum" || key == "const" || key == "default" || key == "examples");
+    if (data) continue;
+    if (std::string found = find_inner_id(value, false); !found.empty())
+      return "/" + key + (found == "/" ? "" : found);
+  }
+  return {};
+}
+
+/// Whether a number in it may have been a whole one that 64 bits do not hold.
+bool has_huge_number(const Json& value) {
+  if (value.is_structured()) return std::any_of(value.begin(), value.end(), has_huge_number);
+  return value.is_number_float() && std::abs(value.get<double>()) >= 0x1p63;
 }
 
 }  // namespace
@@ -49,12 +86,23 @@ SchemaJson parse_schema_text(std::string_view text) {
 
 SchemaRules::SchemaRules(Grammar& grammar, SchemaJson document, std::string name)
     : g_(grammar), name_(std::move(name)) {
-  keep(std::move(document));
+  const std::string inner = find_inner_id(keep(std::move(document)), true);
+  if (!inner.empty()) inner_id_ = "#" + inner;
 }
 
 const Json& SchemaRules::keep(Json schema) {
   kept_.push_back(std::move(schema));
   return kept_.back();
+}
+
+Json SchemaRules::copied(const Json& schema) {
+  copied_ += weight(schema);
+  if (copied_ > kMostCopied) {
+    throw make_error(ErrorCode::kInvalidRequest,
+                     "the schema grows beyond {} MiB where its parts are put together",
+                     kMostCopied >> 20);
+  }
+  return schema;
 }
 
 void SchemaRules::step() {
@@ -171,11 +219,10 @@ ExprId SchemaRules::value(const Json& schema, const std::string& path) {
   step();
   if (schema.is_boolean()) return schema.get<bool>() ? g_.call(any_value()) : g_.nothing();
   check_keywords(schema, path);
-  const Json plain = without_annotations(schema);
-  if (plain.size() == 1 && plain.contains("$ref"))
+  if (says_only(schema, "$ref"))
     return g_.call(rule_of(target(schema, path), schema["$ref"].get<std::string>()));
   for (const char* key : {"anyOf", "oneOf"}) {
-    if (plain.size() != 1 || !plain.contains(key)) continue;
+    if (!says_only(schema, key)) continue;
     if (key == std::string_view("oneOf")) check_exclusive(schema[key], path);
     std::vector<ExprId> ways;
     for (std::size_t i = 0; i < schema[key].size(); ++i)
@@ -183,19 +230,27 @@ ExprId SchemaRules::value(const Json& schema, const std::string& path) {
     return g_.choice(std::move(ways));
   }
   std::vector<ExprId> ways;
-  for (auto& [flat, at] : flatten(schema, path)) {
-    const Json& kept = keep(std::move(flat));
-    if (kept.contains("const") || kept.contains("enum")) {
-      std::vector<std::string> texts;
-      for (const Json& listed : listed_values(kept, at)) texts.push_back(listed.dump());
-      ways.push_back(g_.call(g_.add_rule(name_ + at, literals(g_, std::move(texts)), true)));
-      continue;
-    }
-    const std::vector<std::string> types = types_of(kept, at);
-    if (types.empty()) ways.push_back(g_.call(any_value()));
-    for (const std::string& type : types) ways.push_back(values_of_type(kept, type, at));
+  if (std::none_of(std::begin(kComposing), std::end(kComposing),
+                   [&](const char* key) { return schema.contains(key); })) {
+    flat_values(schema, path, ways);
+  } else {
+    for (auto& [flat, at] : flatten(schema, path)) flat_values(keep(std::move(flat)), at, ways);
   }
   return g_.choice(std::move(ways));
+}
+
+/// Of a schema that is made of no others.
+void SchemaRules::flat_values(const Json& schema, const std::string& path,
+                              std::vector<ExprId>& ways) {
+  if (schema.contains("const") || schema.contains("enum")) {
+    std::vector<std::string> texts;
+    for (const Json& listed : listed_values(schema, path)) texts.push_back(listed.dump());
+    ways.push_back(g_.call(g_.add_rule(name_ + path, literals(g_, std::move(texts)), true)));
+    return;
+  }
+  const std::vector<std::string> types = types_of(schema, path);
+  if (types.empty()) ways.push_back(g_.call(any_value()));
+  for (const std::string& type : types) ways.push_back(values_of_type(schema, type, path));
 }
 
 ExprId SchemaRules::values_of_type(const Json& schema, const std::string& type,
@@ -211,19 +266,22 @@ ExprId SchemaRules::values_of_type(const Json& schema, const std::string& type,
 /// The values of const and enum that have the schema's type.
 std::vector<Json> SchemaRules::listed_values(const Json& schema, const std::string& path) {
   for (const auto& [key, ignored] : schema.items()) {
-    if (key != "const" && key != "enum" && key != "type" && key != "nullable")
-      refuse(path, fmt::format("{} beside const or enum is not supported", key));
+    const bool fits = key == "const" || key == "enum" || key == "type" || key == "nullable" ||
+                      key == "format" || is_annotation(key);
+    if (!fits) refuse(path, fmt::format("{} beside const or enum is not supported", key));
   }
   std::vector<Json> values;
   if (schema.contains("const")) values = {schema["const"]};
   if (schema.contains("enum")) {
     std::vector<Json> listed(schema["enum"].begin(), schema["enum"].end());
     if (schema.contains("const")) {
-      if (std::find(listed.begin(), listed.end(), values.front()) == listed.end()) values.clear();
+      if (!holds(listed, values.front())) values.clear();
     } else {
       values = std::move(listed);
     }
   }
+  if (std::any_of(values.begin(), values.end(), has_huge_number))
+    refuse(path, "a number beyond 64 bits in const or enum is not supported");
   const std::vector<std::string> types = types_of(schema, path);
   if (!types.empty())
     std::erase_if(values, [&](const Json& value) { return !has_type(value, types); });
@@ -273,7 +331,10 @@ ExprId SchemaRules::number(const Json& schema, const std::string& path, bool who
       const bool exclusive = name == exclusive_key;
       const double x = bound.get<double>();
       if (out && (sign * x < sign * value || (x == value && !exclusive))) continue;
-      out = Bound{decimal_text(bound), exclusive};
+      // Whole numbers beyond 64 bits are read as the nearest double: one further in holds anyway.
+      const double inner = std::nextafter(x, sign * std::numeric_limits<double>::max());
+      const bool huge = bound.is_number_float() && std::abs(x) >= 0x1p63;
+      out = Bound{decimal_text(huge ? Json(inner) : bound), exclusive};
       value = x;
     }
     return out;

@@ -67,12 +67,14 @@ class SchemaRules {
 
   RuleId rule_of(const Json& schema, const std::string& path);
   const Json& keep(Json schema);
+  /// A copy; Error where all of them together grow too large.
+  Json copied(const Json& schema);
   void step();
 
   // schemas to simpler schemas
   const Json& target(const Json& schema, const std::string& path);
   Json follow(const Json& schema, const std::string& path);
-  Json merged(const Json& a, const Json& b, const std::string& path);
+  Json merged(Json a, const Json& b, const std::string& path);
   void merge_member(Json& into, const std::string& key, const Json& value, const std::string& path);
   void check_exclusive(const Json& ways, const std::string& path);
   bool are_exclusive(const Json& a, const Json& b, const std::string& path);
@@ -80,6 +82,7 @@ class SchemaRules {
 
   // schemas to expressions
   ExprId value(const Json& schema, const std::string& path);
+  void flat_values(const Json& schema, const std::string& path, std::vector<ExprId>& ways);
   ExprId values_of_type(const Json& schema, const std::string& type, const std::string& path);
   std::vector<Json> listed_values(const Json& schema, const std::string& path);
   ExprId string(const Json& schema, const std::string& path, Spelling spelling);
@@ -104,7 +107,9 @@ class SchemaRules {
   std::deque<Pending> pending_;
   std::optional<RuleId> space_, string_, number_, integer_, value_, object_, array_;
   std::optional<ExprId> character_;
+  std::string inner_id_;  ///< where a schema below the top has an $id; empty: nowhere
   int steps_ = 0;
+  std::size_t copied_ = 0;
 };
 
 }  // namespace palimpsest::grammar

@@ -36,7 +36,8 @@ std::string unescape(std::string_view part, const std::string& path) {
 }
 
 Json all_of(const Json& a, const Json& b) {
-  if (a == b) return a;
+  if (a == b || b == true) return a;
+  if (a == true) return b;
   return Json{{"allOf", Json::array({a, b})}};
 }
 
@@ -54,6 +55,43 @@ bool has_all_properties_of(const Json& schema, const Json& other) {
   return true;
 }
 
+/// What a schema says about the items of lists: the first ones, and all behind them.
+struct ItemSchemas {
+  Json::array_t first;
+  Json others = true;
+
+  const Json& at(std::size_t i) const { return i < first.size() ? first[i] : others; }
+};
+
+ItemSchemas items_of(const Json& schema, const std::string& path) {
+  ItemSchemas out;
+  const bool old = schema.contains("items") && schema["items"].is_array();
+  if (old && schema.contains("prefixItems")) refuse(path, "a list of items beside prefixItems");
+  if (const char* key = old ? "items" : "prefixItems"; schema.contains(key)) {
+    if (!schema[key].is_array()) refuse(path, fmt::format("{} is not a list", key));
+    out.first.assign(schema[key].begin(), schema[key].end());
+  }
+  if (const char* key = old ? "additionalItems" : "items"; schema.contains(key))
+    out.others = schema[key];
+  return out;
+}
+
+/// Where both say something: `others` of the one hold for what the other lists, too.
+void merge_items(Json& into, const Json& from, const std::string& path) {
+  const ItemSchemas a = items_of(into, path), b = items_of(from, path);
+  Json first = Json::array();
+  for (std::size_t i = 0; i < std::max(a.first.size(), b.first.size()); ++i)
+    first.push_back(all_of(a.at(i), b.at(i)));
+  into.erase("additionalItems");
+  into.erase("prefixItems");
+  if (!first.empty()) into["prefixItems"] = std::move(first);
+  into["items"] = all_of(a.others, b.others);
+}
+
+bool is_about_items(const std::string& key) {
+  return key == "items" || key == "prefixItems" || key == "additionalItems";
+}
+
 std::vector<Json> values_of(const Json& schema) {
   if (schema.contains("const")) return {schema["const"]};
   if (schema.contains("enum") && schema["enum"].is_array())
@@ -66,6 +104,8 @@ std::vector<Json> values_of(const Json& schema) {
 /// What $ref names.
 const Json& SchemaRules::target(const Json& schema, const std::string& path) {
   const std::string ref = text_in(schema, "$ref", path);
+  if (!inner_id_.empty())
+    refuse(path, fmt::format("$ref beside the $id in {} is not supported", inner_id_));
   if (!ref.starts_with('#')) refuse(path, fmt::format("$ref \"{}\" leaves the document", ref));
   std::string_view rest = std::string_view(ref).substr(1);
   const Json* at = &kept_.front();
@@ -90,23 +130,23 @@ const Json& SchemaRules::target(const Json& schema, const std::string& path) {
 
 /// `schema` without $ref at its top.
 Json SchemaRules::follow(const Json& schema, const std::string& path) {
-  Json out = schema;
+  Json out = copied(schema);
   for (int hops = 0; out.is_object() && out.contains("$ref"); ++hops) {
     step();
     if (hops > 64) refuse(path, "$ref goes round in a circle");
     const Json& to = target(out, path);
-    Json rest = out;
-    rest.erase("$ref");
-    out = without_annotations(rest).empty() ? to : merged(rest, to, path);
+    const bool alone = says_only(out, "$ref");
+    out.erase("$ref");
+    out = alone ? copied(to) : merged(std::move(out), to, path);
   }
   return out;
 }
 
 /// What both allow.
-Json SchemaRules::merged(const Json& a, const Json& b_in, const std::string& path) {
+Json SchemaRules::merged(Json a, const Json& b_in, const std::string& path) {
   step();
-  const Json b = b_in.is_object() && b_in.contains("$ref") ? follow(b_in, path) : b_in;
-  for (const Json* schema : {&a, &b}) {
+  const Json b = b_in.is_object() && b_in.contains("$ref") ? follow(b_in, path) : copied(b_in);
+  for (const Json* schema : {&std::as_const(a), &b}) {
     if (schema->is_boolean()) {
       if (!schema->get<bool>()) return false;
       return schema == &a ? b : a;
@@ -116,12 +156,17 @@ Json SchemaRules::merged(const Json& a, const Json& b_in, const std::string& pat
   if ((bounds_others(a) && !has_all_properties_of(a, b)) ||
       (bounds_others(b) && !has_all_properties_of(b, a)))
     refuse(path, "additionalProperties beside properties of another schema is not supported");
-  Json out = a;
+  const auto about_items = [](const Json& schema) {
+    return schema.contains("items") || schema.contains("prefixItems");
+  };
+  const bool items = about_items(a) && about_items(b);
+  if (items) merge_items(a, b, path);
   for (const auto& [key, value] : b.items()) {
-    merge_member(out, key, value, path);
-    if (out.is_boolean()) break;
+    if (items && is_about_items(key)) continue;
+    merge_member(a, key, value, path);
+    if (a.is_boolean()) break;
   }
-  return out;
+  return a;
 }
 
 void SchemaRules::merge_member(Json& into, const std::string& key, const Json& value,
@@ -136,19 +181,19 @@ void SchemaRules::merge_member(Json& into, const std::string& key, const Json& v
   const auto bound = [&](bool larger) {
     if (!mine.is_number() || !value.is_number())
       refuse(path, fmt::format("{} is not a number", key));
-    if ((mine.get<double>() < value.get<double>()) == larger) mine = value;
+    if ((mine < value) == larger) mine = value;
   };
   const auto common = [&](const Json& a, const Json& b) {
     Json out = Json::array();
     for (const Json& x : a) {
-      if (std::find(b.begin(), b.end(), x) != b.end()) out.push_back(x);
+      if (holds(b, x)) out.push_back(x);
     }
     return out;
   };
   if (key == "properties" && mine.is_object() && value.is_object()) {
     for (const auto& [name, schema] : value.items())
       mine[name] = mine.contains(name) ? all_of(mine[name], schema) : schema;
-  } else if (key == "items" || key == "additionalProperties" || key == "additionalItems") {
+  } else if (key == "additionalProperties") {
     mine = all_of(mine, value);
   } else if (key == "required" && mine.is_array() && value.is_array()) {
     for (const Json& name : value) {
@@ -177,7 +222,7 @@ void SchemaRules::merge_member(Json& into, const std::string& key, const Json& v
     mine = common(mine, value);
     if (mine.empty()) into = false;
   } else if (key == "const") {
-    into = false;
+    if (!same_value(mine, value)) into = false;
   } else if (key == "allOf" && mine.is_array() && value.is_array()) {
     mine.insert(mine.end(), value.begin(), value.end());
   } else if (key == "anyOf" || key == "oneOf") {
@@ -193,7 +238,7 @@ void SchemaRules::merge_member(Json& into, const std::string& key, const Json& v
 std::vector<std::pair<Json, std::string>> SchemaRules::flatten(const Json& schema,
                                                                const std::string& path) {
   std::vector<std::pair<Json, std::string>> out;
-  std::vector<std::pair<Json, std::string>> todo = {{schema, path}};
+  std::vector<std::pair<Json, std::string>> todo = {{copied(schema), path}};
   while (!todo.empty()) {
     step();
     auto [next, at] = std::move(todo.back());
@@ -205,20 +250,21 @@ std::vector<std::pair<Json, std::string>> SchemaRules::flatten(const Json& schem
     check_keywords(next, at);
     if (next.contains("$ref")) {
       todo.emplace_back(follow(next, at), at);
-    } else if (next.contains("allOf")) {
-      Json rest = next;
-      rest.erase("allOf");
-      for (std::size_t i = 0; i < next["allOf"].size(); ++i)
-        rest = merged(rest, next["allOf"][i], fmt::format("{}/allOf/{}", at, i));
-      todo.emplace_back(std::move(rest), at);
     } else if (next.contains("anyOf") || next.contains("oneOf")) {
+      // Before allOf, which may hold another anyOf and have to put it beside this one.
       const char* key = next.contains("anyOf") ? "anyOf" : "oneOf";
       if (key == std::string_view("oneOf")) check_exclusive(next[key], at);
-      Json rest = next;
-      rest.erase(key);
-      for (std::size_t i = next[key].size(); i-- > 0;)
-        todo.emplace_back(merged(rest, next[key][i], fmt::format("{}/{}/{}", at, key, i)),
+      const Json ways = std::move(next[key]);
+      next.erase(key);
+      for (std::size_t i = ways.size(); i-- > 0;)
+        todo.emplace_back(merged(copied(next), ways[i], fmt::format("{}/{}/{}", at, key, i)),
                           fmt::format("{}/{}/{}", at, key, i));
+    } else if (next.contains("allOf")) {
+      const Json all = std::move(next["allOf"]);
+      next.erase("allOf");
+      for (std::size_t i = 0; i < all.size(); ++i)
+        next = merged(std::move(next), all[i], fmt::format("{}/allOf/{}", at, i));
+      todo.emplace_back(std::move(next), at);
     } else {
       out.emplace_back(std::move(next), at);
     }
@@ -258,9 +304,8 @@ bool SchemaRules::are_exclusive(const Json& a, const Json& b, const std::string&
     return out;
   };
   const auto apart = [](const auto& x, const auto& y) {
-    return !x.empty() && !y.empty() && std::none_of(x.begin(), x.end(), [&](const auto& one) {
-      return std::find(y.begin(), y.end(), one) != y.end();
-    });
+    return !x.empty() && !y.empty() &&
+           std::none_of(x.begin(), x.end(), [&](const Json& one) { return holds(y, one); });
   };
   const std::vector<std::string> types_a = types(a), types_b = types(b);
   if (apart(types_a, types_b) || apart(values_of(a), values_of(b))) return true;

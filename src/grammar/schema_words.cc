@@ -112,12 +112,17 @@ bool is_annotation(const std::string& key) {
   return !is_one_of(kSupported, key);
 }
 
-Json without_annotations(const Json& schema) {
-  Json out = Json::object();
+bool says_only(const Json& schema, const char* keyword) {
+  if (!schema.contains(keyword)) return false;
   for (const auto& [key, value] : schema.items()) {
-    if (!is_annotation(key)) out[key] = value;
+    if (key != keyword && !is_annotation(key)) return false;
   }
-  return out;
+  return true;
+}
+
+bool same_value(const Json& a, const Json& b) {
+  if (a.is_structured() && b.is_structured()) return nlohmann::json(a) == nlohmann::json(b);
+  return a == b;
 }
 
 std::vector<std::string> types_of(const Json& schema, const std::string& path) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -18,9 +19,18 @@ namespace palimpsest::grammar {
 
 /// Refuses what is no schema, and keywords that would change what is valid but are not supported.
 void check_keywords(const SchemaJson& schema, const std::string& path);
-/// The schema's keywords that change what is valid.
-SchemaJson without_annotations(const SchemaJson& schema);
+/// Whether a keyword leaves open what is valid.
 bool is_annotation(const std::string& key);
+/// Whether `keyword` is there, and beside it annotations alone.
+bool says_only(const SchemaJson& schema, const char* keyword);
+
+/// JSON's equality: the order of members does not count, nor whether 1 is written 1.0.
+bool same_value(const SchemaJson& a, const SchemaJson& b);
+template <class List>
+bool holds(const List& list, const SchemaJson& value) {
+  return std::any_of(list.begin(), list.end(),
+                     [&](const SchemaJson& one) { return same_value(one, value); });
+}
 
 /// The types it allows: those of `type`, or those that its other keywords are about; empty: all.
 std::vector<std::string> types_of(const SchemaJson& schema, const std::string& path);

@@ -54,11 +54,22 @@ TEST(JsonSchema, AcceptsWhatIsValidInUsualLayouts) {
       {R"({"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/node"}}},"required":["v"]}}})",
        {R"({"v":1})", R"({"v":1,"kids":[{"v":2,"kids":[]},{"v":3}]})"}, {R"({"v":1,"kids":[{}]})"}},
       {R"({"$ref":"#/$defs/a~1b%25","$defs":{"a/b%":{"type":"null"}}})", {"null"}, {"1"}},
+      {R"({"enum":["a",{"x":1,"y":2}],"title":"T","description":"d","default":"a","format":"f"})", {R"("a")", R"({"x":1,"y":2})"}, {R"("b")"}},
+      {R"({"properties":{"k":{"const":"a","title":"Kind","type":"string"}},"required":["k"]})", {R"({"k":"a"})"}, {R"({"k":"b"})", "{}"}},
+      {R"({"allOf":[{"anyOf":[{"type":"integer"},{"type":"string"}]},{"anyOf":[{"type":"integer","minimum":5},{"type":"boolean"}]},{"oneOf":[{"type":"null"},{"maximum":7,"type":"number"}]}]})",
+       {"5", "7"}, {"4", "8", "true", "null", R"("a")", "5.5"}},
+      {R"({"type":"object","properties":{"a":{},"b":{}},"anyOf":[{"required":["a"]},{"required":["b"]}],"allOf":[{"anyOf":[{"properties":{"a":{"type":"null"}}},{"properties":{"b":{"type":"null"}}}]}]})",
+       {R"({"a":null})", R"({"a":1,"b":null})", R"({"b":1})"}, {"{}", R"({"a":1,"b":1})"}},
+      {R"({"type":"array","items":{"type":"integer"},"allOf":[{"prefixItems":[{"minimum":3,"type":"number"}]}]})", {"[]", "[3]", "[3,1]"}, {"[2]", "[3.5]", R"([3,"a"])"}},
+      {R"({"allOf":[{"prefixItems":[{"type":"integer"},{}]},{"prefixItems":[{"maximum":4,"type":"number"}],"items":{"type":"string"}}],"type":"array"})", {"[]", "[4]", R"([4,"a","b"])"}, {"[5]", "[4,1]"}},
+      {R"({"allOf":[{"items":[{"type":"integer"}],"additionalItems":false},{"items":{"maximum":4,"type":"number"}}],"type":"array"})", {"[4]"}, {"[5]", "[4,4]"}},
+      {R"({"allOf":[{"enum":[{"a":1,"b":2},3]},{"enum":[{"b":2,"a":1.0}]}]})", {R"({"a":1,"b":2})"}, {"3"}},
       {R"({"type":"string","pattern":"^[^\\s@]+$"})", {R"("ab")", "\"\u00e9\u3001\""}, {"\"a\u2009b\"", "\"\u00a0\"", R"("a b")", R"("\u001f")", R"("\u2003")", "\"\ufeff\""}},
       {R"({"type":"string","pattern":"^[^\\S]$"})", {R"(" ")", R"("\t")"}, {R"("a")"}},
       {R"({"type":"number","exclusiveMinimum":1000,"exclusiveMaximum":2000})", {"1000.00000000001", "1999.99999999999", "1500"}, {"1000.00000000000000001", "1999.9999999999999999", "1000", "1000.0", "2000"}},
       {R"({"type":"number","exclusiveMaximum":0.1,"minimum":0.05})", {"0.05", "0.099999999999999"}, {"0.0999999999999999999", "0.1", "0.10"}},
       {R"({"type":"number","exclusiveMinimum":123456789012345680,"maximum":123456789012345700})", {"123456789012345681", "123456789012345700"}, {"123456789012345680.5", "123456789012345680"}},
+      {R"({"type":"integer","minimum":123456789012345678901234567891,"maximum":123456789012345800000000000000})", {"123456789012345750000000000000"}, {"123456789012345678901234567890"}},
       {R"(true)", {"1", "{}", R"(["a"])"}, {""}},
   };
   for (const Case& one : cases) {
@@ -82,12 +93,26 @@ TEST(JsonSchema, RefusesWhatItCannotKeepWithThePlace) {
       {R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})", "left recursion"},
       {R"({"type":"object","properties":{"a":{"$ref":"#"}},"required":["a"]})", "no text that matches"},
       {R"({"minLength":-1})", "minLength"}, {R"({"minLength":"a"})", "minLength"}, {R"({"type":[]})", "empty list"}, {R"([1])", "neither an object"}, {R"({"a":)", "not JSON"},
+      {R"({"const":[1,12345678901234567890123]})", "#: a number beyond 64 bits"},
+      {R"({"oneOf":[{"const":{"a":1,"b":[2]}},{"const":{"b":[2],"a":1}}]})", "oneOf/0 and oneOf/1"},
+      {R"({"$id":"http://x/","properties":{"p":{"$id":"sub","$ref":"#/$defs/b","$defs":{"b":{}}}},"$defs":{"b":{}}})", "beside the $id in #/properties/p"},
+      {R"({"type":"array","allOf":[{"items":{"type":"integer"}},{"prefixItems":[{"type":"string"}]}],"minItems":1})", "no text that matches"},
       {R"({"enum":[1],"minimum":0})", "beside const or enum"}, {R"({"required":"a"})", "required is not a list"}};
   for (const auto& [schema, text] : cases) {
     const std::string error = refusal([&] { Texts::schema(schema); });
     EXPECT_NE(error, "") << schema;
     EXPECT_THAT(error, HasSubstr(text)) << schema;
   }
+}
+
+/// Parts that are put together with themselves again and again take bounded memory.
+TEST(JsonSchema, CopiesAreBounded) {
+  const std::string big(200'000, 'd');
+  EXPECT_THAT(refusal([&] { Texts::schema(R"({"description":")" + big + R"(","properties":{"a":{"$ref":"#","required":["a"]}}})"); }), HasSubstr("grows beyond"));
+  // Not where nothing is put together, however deep it is.
+  std::string deep = R"({"const":")" + big + R"("})";
+  for (int i = 0; i < 100; ++i) deep = R"({"type":"array","items":)" + deep + "}";
+  EXPECT_TRUE(Texts::schema(deep).accepts("[[[]]]"));
 }
 
 std::string decimal(int hundredths) {
