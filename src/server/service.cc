@@ -16,7 +16,7 @@ bool is_json_type(std::string_view type) {
   std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
     return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   });
-  return lower.empty() || lower == "application/json";
+  return lower == "application/json";
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ std::optional<Response> Service::admit(const Request& request) {
     response.headers.emplace_back("Allow", match.allowed);
     return response;
   }
-  // Forms of other sites' pages cannot send JSON without asking first.
+  // Pages of other sites cannot send JSON without asking first; a body without any type they can.
   if (route->method == "POST" && !is_json_type(request.content_type))
     return refused(415, "the body must be application/json", "unsupported_media_type");
   return std::nullopt;

@@ -250,13 +250,14 @@ TEST(Server, HttpRefusals) {
     return answer.status;
   };
   EXPECT_EQ(say("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}"), 415);
+  EXPECT_EQ(say("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"), 415);  // as a Blob of another site's page comes
   EXPECT_EQ(say("this is not HTTP\r\n\r\n"), 400);
   EXPECT_EQ(say("GET / HTTP/1.1\r\nA: " + std::string(20000, 'a')), 431);
   EXPECT_EQ(say("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 52428800\r\n\r\n"), 413);
   EXPECT_EQ(say("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n"), 400);
-  EXPECT_EQ(say("POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), 400);
+  EXPECT_EQ(say("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), 400);
   const std::string chunk = "10000\r\n" + std::string(65536, ' ') + "\r\n";
-  std::string chunks = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  std::string chunks = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (int i = 0; i < 300; ++i) chunks += chunk;
   EXPECT_EQ(say(chunks), 413);
 }
@@ -352,7 +353,7 @@ TEST(Server, SlowClientsAreCutOff) {
   Running running(setup);
   RawClient silent(running.port), slow(running.port), half(running.port);
   slow.send("GET /v1/models HTTP/1.1\r\nHost");
-  half.send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+  half.send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{");
   EXPECT_TRUE(silent.closed());
   EXPECT_TRUE(slow.closed());
   EXPECT_TRUE(half.closed());
