@@ -1,6 +1,7 @@
 #include "grammar/regex_grammar.h"
 
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "grammar/source_reader.h"
@@ -8,32 +9,66 @@
 namespace palimpsest::grammar {
 namespace {
 
-const CharSet& digits() {
-  static const CharSet set('0', '9');
-  return set;
+/// A class such as \d where engines differ: ECMAScript's has ASCII alone, that of Python, Rust and
+/// others what Unicode counts to it. `in` is in all of them, `out` in none.
+struct ClassEscape {
+  CharSet in, out;
+
+  /// \d, or \D if `negated`: too small rather than too large; the other way round where the members
+  /// of a class are what is left out.
+  CharSet set(bool negated, bool left_out) const {
+    if (negated) return left_out ? in.inverse() : out;
+    return left_out ? out.inverse() : in;
+  }
+};
+
+const ClassEscape& digits() {
+  static const ClassEscape sets = [] {
+    constexpr char32_t kZeros[] = {
+        0x660,   0x6f0,   0x7c0,   0x966,   0x9e6,   0xa66,   0xae6,   0xb66,   0xbe6,   0xc66,
+        0xce6,   0xd66,   0xde6,   0xe50,   0xed0,   0xf20,   0x1040,  0x1090,  0x17e0,  0x1810,
+        0x1946,  0x19d0,  0x1a80,  0x1a90,  0x1b50,  0x1bb0,  0x1c40,  0x1c50,  0xa620,  0xa8d0,
+        0xa900,  0xa9d0,  0xa9f0,  0xaa50,  0xabf0,  0xff10,  0x104a0, 0x10d30, 0x11066, 0x110f0,
+        0x11136, 0x111d0, 0x112f0, 0x11450, 0x114d0, 0x11650, 0x116c0, 0x11730, 0x118e0, 0x11950,
+        0x11c50, 0x11d50, 0x11da0, 0x16a60, 0x16ac0, 0x16b50, 0x1e140, 0x1e2f0, 0x1e950, 0x1fbf0};
+    CharSet all = CharSet('0', '9').add(0x1d7ce, 0x1d7ff);
+    for (const char32_t zero : kZeros) all.add(zero, zero + 9);
+    return ClassEscape{CharSet('0', '9'), all.inverse()};
+  }();
+  return sets;
 }
-const CharSet& word_signs() {
-  static const CharSet set = CharSet('a', 'z').add('A', 'Z').add('0', '9').add('_', '_');
-  return set;
+
+const ClassEscape& words() {
+  static const ClassEscape sets = [] {
+    const CharSet in = CharSet('a', 'z').add('A', 'Z').add('0', '9').add('_', '_');
+    // Beyond ASCII the signs that are met: of Latin 1, punctuation, currencies, arrows,
+    // mathematics, boxes, of Chinese and Japanese, emoji.
+    CharSet out = CharSet(0x80, 0x10ffff).add(in).inverse();
+    constexpr std::pair<char32_t, char32_t> kSigns[] = {
+        {0x80, 0xa9},     {0xab, 0xb1},     {0xb4, 0xb4},       {0xb6, 0xb8},      {0xbb, 0xbb},
+        {0xbf, 0xbf},     {0xd7, 0xd7},     {0xf7, 0xf7},       {0x2000, 0x2064},  {0x20a0, 0x20c0},
+        {0x2190, 0x2426}, {0x2500, 0x2775}, {0x2794, 0x2b73},   {0x3000, 0x3003},  {0x3008, 0x3020},
+        {0xff01, 0xff0f}, {0xff1a, 0xff20}, {0x1f300, 0x1f6d7}, {0x1f900, 0x1fa53}};
+    for (const auto& [first, last] : kSigns) out.add(first, last);
+    return ClassEscape{in, out};
+  }();
+  return sets;
 }
-const CharSet& ascii_space() {
-  static const CharSet set = CharSet('\t', '\r').add(' ', ' ');
-  return set;
-}
-/// All that ECMAScript or Python calls white space: what \S and [^\s] leave out.
-const CharSet& all_space() {
-  static const CharSet set = CharSet('\t', '\r')
-                                 .add(0x1c, ' ')
-                                 .add(0x85, 0x85)
-                                 .add(0xa0, 0xa0)
-                                 .add(0x1680, 0x1680)
-                                 .add(0x2000, 0x200a)
-                                 .add(0x2028, 0x2029)
-                                 .add(0x202f, 0x202f)
-                                 .add(0x205f, 0x205f)
-                                 .add(0x3000, 0x3000)
-                                 .add(0xfeff, 0xfeff);
-  return set;
+
+const ClassEscape& white_space() {
+  static const ClassEscape sets = {CharSet('\t', '\r').add(' ', ' '), CharSet('\t', '\r')
+                                                                          .add(0x1c, ' ')
+                                                                          .add(0x85, 0x85)
+                                                                          .add(0xa0, 0xa0)
+                                                                          .add(0x1680, 0x1680)
+                                                                          .add(0x2000, 0x200a)
+                                                                          .add(0x2028, 0x2029)
+                                                                          .add(0x202f, 0x202f)
+                                                                          .add(0x205f, 0x205f)
+                                                                          .add(0x3000, 0x3000)
+                                                                          .add(0xfeff, 0xfeff)
+                                                                          .inverse()};
+  return sets;
 }
 
 /// One pass over the pattern; open groups are on a stack of our own.
@@ -208,24 +243,21 @@ class RegexParser final : private SourceReader {
     return 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
   }
 
-  /// Behind a backslash. Sets `single_` where it is one character. `inverse`: in a class whose
-  /// members are left out, so that \s must be too large rather than too small.
-  CharSet escape(bool in_class, bool inverse) {
+  /// Behind a backslash. Sets `single_` where it is one character. `left_out`: in a class
+  /// that begins with ^.
+  CharSet escape(bool in_class, bool left_out) {
     const char32_t c = need("a backslash at the end");
     single_.reset();
     switch (c) {
       case 'd':
-        return digits();
       case 'D':
-        return digits().inverse();
+        return digits().set(c == 'D', left_out);
       case 'w':
-        return word_signs();
       case 'W':
-        return word_signs().inverse();
+        return words().set(c == 'W', left_out);
       case 's':
-        return inverse ? all_space() : ascii_space();
       case 'S':
-        return (inverse ? ascii_space() : all_space()).inverse();
+        return white_space().set(c == 'S', left_out);
       default:
         break;
     }

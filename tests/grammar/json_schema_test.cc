@@ -65,6 +65,8 @@ TEST(JsonSchema, AcceptsWhatIsValidInUsualLayouts) {
       {R"({"allOf":[{"items":[{"type":"integer"}],"additionalItems":false},{"items":{"maximum":4,"type":"number"}}],"type":"array"})", {"[4]"}, {"[5]", "[4,4]"}},
       {R"({"allOf":[{"enum":[{"a":1,"b":2},3]},{"enum":[{"b":2,"a":1.0}]}]})", {R"({"a":1,"b":2})"}, {"3"}},
       {R"({"type":"string","pattern":"^[^\\s@]+$"})", {R"("ab")", "\"\u00e9\u3001\""}, {"\"a\u2009b\"", "\"\u00a0\"", R"("a b")", R"("\u001f")", R"("\u2003")", "\"\ufeff\""}},
+      {R"({"type":"string","pattern":"^\\W[^\\w]$"})", {R"("-!")", "\"\u2014\u3002\"", "\"\u00bf\U0001f600\""}, {R"("a-")", "\"-\u00e9\"", "\"\u4e2d-\"", "\"-_\"", "\"\u0663-\""}},
+      {R"({"type":"string","pattern":"^\\D[^\\d][^\\D\\W]$"})", {R"("ab1")", "\"\u00e9\u4e2d0\""}, {"\"\u0663a1\"", "\"a\uff101\"", "\"aa\u0663\"", R"("aaa")"}},
       {R"({"type":"string","pattern":"^[^\\S]$"})", {R"(" ")", R"("\t")"}, {R"("a")"}},
       {R"({"type":"number","exclusiveMinimum":1000,"exclusiveMaximum":2000})", {"1000.00000000001", "1999.99999999999", "1500"}, {"1000.00000000000000001", "1999.9999999999999999", "1000", "1000.0", "2000"}},
       {R"({"type":"number","exclusiveMaximum":0.1,"minimum":0.05})", {"0.05", "0.099999999999999"}, {"0.0999999999999999999", "0.1", "0.10"}},
