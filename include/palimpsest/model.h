@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,9 @@ struct LoadOptions {
   /// stored in, and the files are closed. Goes with neither copy nor lock. Throws Error: kUnsupported with the reason where there is no such
   /// device, kOutOfMemory with the bytes needed and free.
   DeviceKind device = DeviceKind::kCpu;
+  /// Weights without files, from this seed: the path need hold no more than a config.json. Shapes and stored forms are those of the model, values
+  /// pseudo-random; a device makes them itself. For measurements of models at full size.
+  std::optional<std::uint64_t> random_weights;
 };
 
 /// What is known of a model's weights: the files themselves, the index of files that are not (all) there, or config.json alone.

@@ -115,6 +115,7 @@ void measure_all(const Options& options, const std::vector<BenchCase>& cases, Be
     report::ProgressBar bar({.title = "measuring " + bench_name(what)}, stderr, terminal);
     const BenchOptions bench{.repetitions = static_cast<int>(options.repetitions),
                              .profile = options.profile,
+                             .depth = options.depth,
                              .cache_type = session_options(options).cache_type,
                              .activations = session_options(options).activations,
                              .pin_threads = options.pin,

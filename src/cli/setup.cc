@@ -47,6 +47,7 @@ std::shared_ptr<const Model> load_model(const Options& options) {
   load.copy = options.no_mmap;
   load.lock = options.mlock;
   load.device = options.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
+  if (options.random_weights) load.random_weights = static_cast<std::uint64_t>(*options.random_weights);
   std::shared_ptr<const Model> model = Model::load(options.model, load);
   bar.finish();
   if (!model->unused_tensors().empty()) {

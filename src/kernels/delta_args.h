@@ -57,6 +57,23 @@ struct DeltaNorm {
   float eps = 0;
 };
 
+/// What stands between the projections of a page mixer and its recurrence: a short convolution with SiLU of q, k and v, then
+/// x / sqrt(sum(x^2) + l2_eps) a head of q and k, q scaled; log decays; write strengths. The ops short_conv, l2_norm, decay_gate and unary one after the
+/// other. F32; q_in, k_in, v_in with unit stride in the last dimension, the rest contiguous.
+struct DeltaPrepareArgs {
+  Tensor q_in, k_in;              ///< [R, H K]
+  Tensor v_in;                    ///< [R, HV V]
+  Tensor conv_q, conv_k, conv_v;  ///< F32 [channels, W], or all absent: SiLU alone
+  Tensor tails_q, tails_k, tails_v;  ///< [slots, W - 1, channels], moved on; may be strided in their first dimension
+  RaggedRows rows;
+  float l2_eps = 1e-6f, q_scale = 1;
+  DecayGateArgs gate;             ///< g may be f
+  Tensor beta;                    ///< [R, HV], in place: beta_scale * sigmoid(beta)
+  float beta_scale = 1;
+  Tensor q, k;                    ///< [R, H, K]; K up to 256
+  Tensor v;                       ///< [R, HV, V]
+};
+
 /// Decode, and verification of a few drafted tokens: the rows of every sequence one after the other.
 struct DeltaStepArgs {
   DeltaInputs in;

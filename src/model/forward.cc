@@ -1,6 +1,8 @@
 #include "model/forward.h"
 
 #include <algorithm>
+#include <bit>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "model/project.h"
 #include "model/residual_stream.h"
 #include "model/state_spec.h"
+#include "ops/recordings.h"
 
 namespace palimpsest {
 namespace {
@@ -117,14 +120,10 @@ Tensor project_logits(ExecContext& ctx, const ModelConfig& config, const Weights
   return logits;
 }
 
-}  // namespace
-
-Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePool& states, Observer* observer) {
+/// From tokens to the logits of the wanted rows, where the model computes.
+Tensor run_layers(ExecContext& ctx, const Model& model, const Batch& batch, const Inputs& in, StatePool& states, Observer* observer) {
   const ModelConfig& config = model.config();
   const Weights& weights = model.weights();
-
-  ctx.workspace.reset_to(0);
-  const Inputs in(ctx, config, batch, states.prepare(batch.slots, batch.cu_seqlens));
   // What lies inside layers can be watched on the host only.
   Observer* const inner = ctx.on_device() ? nullptr : observer;
   MixerContext mix{ctx, states, in.rows, in.past, batch.fixed_forms, inner, {}, {}};
@@ -154,8 +153,41 @@ Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePo
 
   const Tensor last = stream.read(weights.output_attn_res);
   if (config.attn_res_block_size > 0) show(ctx, observer, config.num_layers() + 1, last);
+  return project_logits(ctx, config, weights, last, in.logit_rows);
+}
+
+/// A step of decoding: what it launches depends on the number of sequences, not on which they are.
+bool one_row_each(const Batch& batch) {
+  for (std::size_t n = 0; n < batch.cu_seqlens.size(); ++n) {
+    if (batch.cu_seqlens[n] != static_cast<std::int64_t>(n)) return false;
+  }
+  return true;
+}
+
+ops::Recordings& recordings_of(StatePool& states) {
+  if (!states.companion()) states.companion() = std::make_shared<ops::Recordings>();
+  return *static_cast<ops::Recordings*>(states.companion().get());
+}
+
+/// What the launches of such a step depend on. Lists are known to ops by a power of two that holds the longest.
+ops::Recordings::Key pass_key(ExecContext& ctx, const Model& model, const Batch& batch, const Inputs& in) {
+  std::uint64_t longest = 0;
+  for (std::int64_t n = 0; n < in.past.size(0); ++n) longest = std::max(longest, std::bit_ceil(static_cast<std::uint64_t>(in.past.on_host<std::int64_t>()[n] + 1)));
+  const auto address = [](const void* p) { return reinterpret_cast<std::uint64_t>(p); };
+  return {address(&model), address(model.weights().lm_head.dense.data), address(ctx.workspace.allocate(DType::kU8, {0}).data), address(in.tokens.data),
+          static_cast<std::uint64_t>(batch.rows()), batch.logit_rows.size(), longest, static_cast<std::uint64_t>(ctx.activations), batch.fixed_forms};
+}
+
+}  // namespace
+
+Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePool& states, Observer* observer) {
+  ctx.workspace.reset_to(0);
+  const Inputs in(ctx, model.config(), batch, states.prepare(batch.slots, batch.cu_seqlens));
+  const auto pass = [&] { return run_layers(ctx, model, batch, in, states, observer); };
+  const bool can_repeat = ctx.on_device() && !observer && batch.overlay_rows.empty() && one_row_each(batch);
+  const Tensor logits = can_repeat ? recordings_of(states).play(ctx, pass_key(ctx, model, batch, in), pass) : pass();
   states.advance(batch.slots, batch.cu_seqlens);
-  return ctx.to_host(project_logits(ctx, config, weights, last, in.logit_rows));
+  return ctx.to_host(logits);
 }
 
 void final_norm(ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& y) {

@@ -24,10 +24,13 @@ void ungated_mlp(ExecContext& ctx, const MlpWeights& w, const Tensor& x, const T
 void mlp(ExecContext& ctx, const GluParams& glu, const MlpWeights& w, const Tensor& x, const Tensor& y) {
   const ArenaScope scope(ctx.workspace);
   if (!w.gate_proj.defined()) return ungated_mlp(ctx, w, x, y);
-  const Tensor gate = project(ctx, x, w.gate_proj);
-  const Tensor up = project(ctx, x, w.up_proj);
+  const auto [gate, up] = project(ctx, x, {&w.gate_proj, &w.up_proj});
+  gated_mlp(ctx, glu, gate, up, w.down_proj, y);
+}
+
+void gated_mlp(ExecContext& ctx, const GluParams& glu, const Tensor& gate, const Tensor& up, const Matrix& down_proj, const Tensor& y) {
   ops::glu(ctx, {.gate = gate, .up = up, .params = glu, .y = gate});
-  ops::matmul(ctx, {.x = gate, .w = w.down_proj, .y = y});
+  ops::matmul(ctx, {.x = gate, .w = down_proj, .y = y});
 }
 
 }  // namespace palimpsest

@@ -4,6 +4,7 @@
 
 #include "base/file_memory.h"
 #include "machine/memory.h"
+#include "model/random_weights.h"
 #include "model/weight_loader.h"
 #include "model/weight_source.h"
 #include "model/weight_upload.h"
@@ -66,7 +67,7 @@ void Model::Impl::upload(const LoadOptions& options) {
   loader->finish();
   note_sizes();
   WeightUpload upload(loader->weights, loader->experts);
-  on_device = upload.run(*device, options.on_progress);
+  on_device = upload.run(*device, options.on_progress, [this](const void* from, std::int64_t bytes, void* to) { return source->make(*device, from, bytes, to); });
   std::vector<Buffer> tables;
   for (const auto& experts : loader->experts) tables.push_back(experts.empty() ? Buffer() : ops::expert_table(*device, experts));
   loader->weights.experts = std::make_shared<DeviceExperts>(std::move(loader->experts), std::move(tables));
@@ -101,7 +102,9 @@ void Model::Impl::load(const LoadOptions& options) {
   const bool elsewhere = options.device != DeviceKind::kCpu;
   if (elsewhere && (options.copy || options.lock))
     throw make_error(ErrorCode::kUsage, "weights on a device are neither held nor locked in the host's memory");
-  const Census census = open(open_model(path));
+  if (options.random_weights && (options.copy || options.lock))
+    throw make_error(ErrorCode::kUsage, "random weights come from no files that could be held or locked");
+  const Census census = open(options.random_weights ? open_random_model(path, *options.random_weights, !elsewhere) : open_model(path));
   hold(options);
   if (elsewhere) source->will_need();
   const std::uint64_t scaled = census.mxfp4_bytes + census.int8_bytes + census.block_bytes[static_cast<std::size_t>(BlockType::kMxfp4)];

@@ -11,12 +11,11 @@ struct Route {
   Tensor weights;  // F32 [T, k]
 };
 
-Route route(ExecContext& ctx, const MoeConfig& config, const MoeWeights& w, const Tensor& x) {
-  const std::int64_t T = x.size(0), k = config.experts_per_token;
+Route route(ExecContext& ctx, const MoeConfig& config, const MoeWeights& w, const Tensor& logits) {
+  const std::int64_t T = logits.size(0), k = config.experts_per_token;
   const Route chosen = {.ids = ctx.workspace.allocate(DType::kI32, {T, k}),
                         .weights = ctx.workspace.allocate(DType::kF32, {T, k})};
-  const ArenaScope scope(ctx.workspace);
-  ops::router(ctx, {.logits = project(ctx, x, w.gate), .score = config.softmax_scores ? RouterScore::kSoftmax : RouterScore::kSigmoid,
+  ops::router(ctx, {.logits = logits, .score = config.softmax_scores ? RouterScore::kSoftmax : RouterScore::kSigmoid,
                     .bias = w.e_score_correction_bias,
                     .top_k = static_cast<std::int32_t>(k), .n_group = static_cast<std::int32_t>(config.n_group),
                     .topk_group = static_cast<std::int32_t>(config.topk_group), .renormalize = config.renormalize,
@@ -41,13 +40,14 @@ void run_experts(ExecContext& ctx, const ModelConfig& config, ExpertStore& store
 void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, ExpertStore& experts, std::int64_t layer, const Tensor& x,
          const Tensor& y, Observer* observer) {
   const ArenaScope scope(ctx.workspace);
-  const Route chosen = route(ctx, config.moe, w, x);
+  const auto [logits, down, gate, up, shared_gate] =
+      project(ctx, x, {&w.gate, &w.routed_expert_down_proj, &w.shared_experts.gate_proj, &w.shared_experts.up_proj, &w.shared_expert_gate});
+  const Route chosen = route(ctx, config.moe, w, logits);
   if (observer) observer->on_experts(layer, chosen.ids, chosen.weights);
 
   if (config.moe.latent_size > 0) {
-    const Tensor z = project(ctx, x, w.routed_expert_down_proj);
     const Tensor r = ctx.workspace.allocate(DType::kF32, {x.size(0), config.moe.latent_size});
-    run_experts(ctx, config, experts, layer, z, chosen, r);
+    run_experts(ctx, config, experts, layer, down, chosen, r);
     if (config.moe.latent_norm) {
       ops::rms_norm(ctx, {.x = r, .weight = w.routed_expert_norm, .eps = static_cast<float>(config.rms_norm_eps), .y = r});
     }
@@ -58,10 +58,8 @@ void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, Exper
 
   if (config.moe.num_shared_experts > 0) {
     const Tensor shared = ctx.workspace.allocate(DType::kF32, {x.size(0), config.hidden_size});
-    mlp(ctx, glu_params(config.activation), w.shared_experts, x, shared);
-    if (w.shared_expert_gate.defined()) {
-      ops::multiply_sigmoid(ctx, {.x = shared, .gate = project(ctx, x, w.shared_expert_gate), .y = shared});
-    }
+    gated_mlp(ctx, glu_params(config.activation), gate, up, w.shared_experts.down_proj, shared);
+    if (shared_gate.defined()) ops::multiply_sigmoid(ctx, {.x = shared, .gate = shared_gate, .y = shared});
     ops::add(ctx, {.x = shared, .y = y});
   }
 }

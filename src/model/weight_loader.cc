@@ -119,10 +119,19 @@ void WeightLoader::place_split(LayerWeights& layer, const WeightSpec& spec, cons
   }
 }
 
+/// Whether a weight is used as it is stored, so that its values need not be read here.
+bool WeightLoader::is_viewed(const WeightSpec& spec) {
+  if (spec.role == WeightRole::kEmbedTokens || spec.role == WeightRole::kPositions || spec.role == WeightRole::kLmHead || spec.expert >= 0) return true;
+  if (spec.layer < 0 || spec.transposed) return false;
+  const bool may_be_repeated = spec.role == WeightRole::kPageK || spec.role == WeightRole::kPageV;
+  return !may_be_repeated && matrix_field(weights.layers[static_cast<std::size_t>(spec.layer)], spec.role) != nullptr;
+}
+
 void WeightLoader::place(std::size_t index, bool check_experts) {
   const WeightSpec& spec = source_.specs()[index];
   const Matrix matrix = value_or_throw(source_.find(spec));
   role_bytes_[static_cast<std::size_t>(spec.role)] += matrix.bytes();
+  if (!is_viewed(spec)) source_.need_values(matrix);
   if (!outline_ && (spec.expert < 0 || check_experts)) value_or_throw(source_.check(spec));
 
   const auto store_vector = [&](Tensor& field) {

@@ -44,6 +44,7 @@ class WeightLoader {
   std::vector<std::vector<ExpertMatrices>> experts;  ///< per layer
 
  private:
+  bool is_viewed(const WeightSpec& spec);
   void place_split(LayerWeights& layer, const WeightSpec& spec, const Matrix& matrix);
   void complete(PageMixerWeights& page);
   Tensor f32_vector(const WeightSpec& spec, const Tensor& stored);

@@ -13,6 +13,7 @@
 #include "model/weight_spec.h"
 #include "model/weights_check.h"
 #include "palimpsest/model.h"
+#include "tensor/device.h"
 
 namespace palimpsest {
 
@@ -49,6 +50,11 @@ class WeightSource {
   virtual std::vector<std::span<const std::byte>> mappings() const = 0;
   /// Tells the system that the whole mapping is going to be read.
   virtual void will_need() const = 0;
+
+  /// The host is going to read what find() gave. For sources that make values as they are wanted.
+  virtual void need_values(const Matrix&) {}
+  /// Writes to memory of `device` what belongs at `from`, an address within what find() gave. False: it lies there.
+  virtual bool make(Device&, const void* /*from*/, std::int64_t /*bytes*/, void* /*to*/) { return false; }
 };
 
 /// A model folder or one .safetensors file.

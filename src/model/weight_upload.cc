@@ -47,7 +47,7 @@ void WeightUpload::add(Matrix& m) {
   if (m.is_blocks()) add(m.blocks.data, m.blocks.device, m.blocks.rows * m.blocks.row_bytes);
 }
 
-Buffer WeightUpload::run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress) {
+Buffer WeightUpload::run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress, const Make& make) {
   if (const std::int64_t free = device.free_memory(); bytes_ > free)
     throw make_error(ErrorCode::kOutOfMemory, "the weights take {} bytes of the device's memory, {} are free", bytes_, free);
   Buffer memory(bytes_, device);
@@ -55,6 +55,7 @@ Buffer WeightUpload::run(Device& device, const std::function<void(std::int64_t, 
   std::int64_t begin = 0, end = 0;  // of the reservation, what lies in `half`
   int half = 0;
   const auto flush = [&] {
+    if (begin == end) return;
     device.wait();  // for the other half, whose place is needed next
     device.copy(memory.data() + begin, halves[half].data(), end - begin);
     if (on_progress) on_progress(end, bytes_);
@@ -62,6 +63,8 @@ Buffer WeightUpload::run(Device& device, const std::function<void(std::int64_t, 
     begin = end;
   };
   for (const Piece& piece : pieces_) {
+    if (make && make(piece.from, piece.bytes, memory.data() + piece.offset)) continue;
+    if (begin != end && piece.offset - end >= kAlignment) flush();  // behind pieces that were made
     for (std::int64_t done = 0; done < piece.bytes;) {
       const std::int64_t at = piece.offset + done;
       if (at - begin >= kPieceBytes) flush();

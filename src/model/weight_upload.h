@@ -19,7 +19,9 @@ class WeightUpload {
   std::int64_t bytes() const { return bytes_; }
   /// Copies, in large pieces through pinned memory, while the next one is read. on_progress(done, total) in bytes; may be empty.
   /// Throws Error{kOutOfMemory} with the bytes needed and free before anything is changed.
-  Buffer run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress);
+  /// make(from, bytes, to), where there is one, is asked first for every piece: true when it wrote it to the device itself.
+  using Make = std::function<bool(const void* from, std::int64_t bytes, void* to)>;
+  Buffer run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress, const Make& make = {});
 
  private:
   /// Bytes of the host and where they go in the reservation.

@@ -29,4 +29,9 @@ Buffer expert_table(Device& device, std::span<const ExpertMatrices> experts) {
   return there;
 }
 
+void random_fill(Device& device, const RandomFill& fill, std::int64_t first, std::int64_t count, void* to) {
+  if (device.kind() != DeviceKind::kCpu) return cuda::plain::random_fill(fill, first, count, to, device.stream());
+  for (std::int64_t i = 0; i < count; ++i) fill.store(to, i, static_cast<std::uint64_t>(first + i));
+}
+
 }  // namespace palimpsest::ops

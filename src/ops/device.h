@@ -4,6 +4,7 @@
 
 #include "kernels/op_args.h"
 #include "tensor/buffer.h"
+#include "tensor/random_fill.h"
 
 namespace palimpsest::ops {
 
@@ -12,5 +13,8 @@ Device& device(DeviceKind kind);
 
 /// ExpertsArgs::device_experts of experts whose tensors lie on `device`: all of one layer, each with all three matrices, of the same shapes.
 Buffer expert_table(Device& device, std::span<const ExpertMatrices> experts);
+
+/// Numbers [first, first + count) of a pseudo-random tensor, into memory of `device`.
+void random_fill(Device& device, const RandomFill& fill, std::int64_t first, std::int64_t count, void* to);
 
 }  // namespace palimpsest::ops

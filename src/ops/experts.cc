@@ -75,7 +75,7 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
   if (const Entered op = enter(ctx, Op::kExperts, workspace, [&] { return work_of(ctx, args, inter); })) {
     if (!ctx.on_device()) return cpu::experts(ctx, args);
     const ArenaScope scope(ctx.workspace);
-    cuda::plain::experts(args, inter, ctx.workspace.allocate(DType::kU8, {workspace}).data, ctx.device.stream());
+    cuda::plain::experts(args, inter, activation_parts(ctx), ctx.workspace.allocate(DType::kU8, {workspace}).data, ctx.device.stream());
   }
 }
 

@@ -65,6 +65,11 @@ void compute(ExecContext& ctx, const Args& args, void (*on_host)(ExecContext&, c
   else on_host(ctx, args);
 }
 
+/// How many BF16 numbers an activation is the sum of in products on a device's tensor cores; 0: none, products are F32.
+inline int activation_parts(const ExecContext& ctx) {
+  return ctx.activations == Activations::kF32 ? 0 : ctx.activations == Activations::kQ8 ? 1 : 2;
+}
+
 /// Work of an op that does little more than read and write these tensors once each.
 template <class... Tensors>
 OpWork moves(const Tensors&... tensors) {

@@ -1,12 +1,14 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/tile_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
 #include "ops/weight_checks.h"
 
 namespace palimpsest::ops {
+namespace {
 
-void matmul(ExecContext& ctx, const MatmulArgs& args) {
+void check_product(const MatmulArgs& args) {
   check_weight(args.w);
   PALIMPSEST_CHECK(args.x.dtype == DType::kF32 && args.x.rank == 2 &&
                        args.x.size(1) == args.w.cols() && has_contiguous_rows(args.x),
@@ -15,12 +17,34 @@ void matmul(ExecContext& ctx, const MatmulArgs& args) {
                        args.y.size(0) == args.x.size(0) && args.y.size(1) == args.w.rows() &&
                        has_contiguous_rows(args.y),
                    "y is F32 [T, n] with contiguous rows");
-  const auto work = [&] {
-    return OpWork{.flops = 2.0 * static_cast<double>(args.x.size(0) * args.w.rows() * args.w.cols()),
-                  .bytes = static_cast<double>(args.w.bytes()) + moves(args.x, args.y).bytes,
-                  .form = stored_form(args.w)};
-  };
-  if (const Entered op = enter(ctx, Op::kMatmul, work)) compute(ctx, args, cpu::matmul, cuda::plain::matmul);
+}
+
+OpWork work_of(std::span<const MatmulArgs> products) {
+  OpWork work;
+  for (const MatmulArgs& a : products) {
+    work.flops += 2.0 * static_cast<double>(a.x.size(0) * a.w.rows() * a.w.cols());
+    work.bytes += static_cast<double>(a.w.bytes()) + moves(a.x, a.y).bytes;
+    work.form = stored_form(a.w);
+  }
+  return work;
+}
+
+}  // namespace
+
+void matmul(ExecContext& ctx, const MatmulArgs& args) { matmuls(ctx, {&args, 1}); }
+
+void matmuls(ExecContext& ctx, std::span<const MatmulArgs> products) {
+  for (const MatmulArgs& args : products) check_product(args);
+  const int parts = ctx.on_device() && !ctx.planning() ? activation_parts(ctx) : 0;
+  if (parts > 0 && cuda::tile_side_by_side(products)) {
+    const Entered op = enter(ctx, Op::kMatmul, [&] { return work_of(products); });
+    return cuda::tile_matmul(products, parts, ctx.device.stream());
+  }
+  if (products.size() > 1) {
+    for (const MatmulArgs& args : products) matmul(ctx, args);
+  } else if (const Entered op = enter(ctx, Op::kMatmul, [&] { return work_of(products); })) {
+    compute(ctx, products[0], cpu::matmul, cuda::plain::matmul);
+  }
 }
 
 }  // namespace palimpsest::ops

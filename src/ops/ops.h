@@ -1,6 +1,8 @@
 #pragma once
 
-#include "kernels/op_args.h"
+#include <span>
+
+#include "kernels/delta_args.h"
 #include "tensor/exec_context.h"
 
 /// One front door per op: checks shapes and dtypes (PALIMPSEST_CHECK: callers are our own code), counts the call in the
@@ -9,9 +11,12 @@ namespace palimpsest::ops {
 
 void embedding(ExecContext&, const EmbeddingArgs&);
 void matmul(ExecContext&, const MatmulArgs&);
+/// Products of which none reads what another writes: on a device one launch where their shapes and forms allow it.
+void matmuls(ExecContext&, std::span<const MatmulArgs>);
 void rms_norm(ExecContext&, const RmsNormArgs&);
 void gated_rms_norm(ExecContext&, const GatedRmsNormArgs&);
 void l2_norm(ExecContext&, const L2NormArgs&);
+void delta_prepare(ExecContext&, const DeltaPrepareArgs&);
 void short_conv(ExecContext&, const ShortConvArgs&);
 void decay_gate(ExecContext&, const DecayGateArgs&);
 void page_memory(ExecContext&, const PageMemoryArgs&);

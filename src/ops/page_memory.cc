@@ -1,7 +1,10 @@
 #include "ops/page_memory.h"
 
+#include <algorithm>
+
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/page_memory.h"
+#include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
@@ -43,6 +46,28 @@ OpWork work_of(const PageMemoryArgs& a) {
           .form = {}};
 }
 
+/// Widths of delta_kernels.h; pages that are rounded on the way are not.
+bool is_stepped(const PageMemoryArgs& a) {
+  const std::int64_t width = a.q.size(2), values = a.v.size(2);
+  return (width == 64 || width == 128 || width == 256) && values % 32 == 0 && values <= 256 && a.round_every == 0 &&
+         reinterpret_cast<std::uintptr_t>(a.pages.data) % 16 == 0 && a.pages.stride(0) % 4 == 0;
+}
+
+/// Token by token, however many a sequence has, so that how a prompt is cut changes no bit.
+void step(ExecContext& ctx, const PageMemoryArgs& a) {
+  DeltaStepArgs args;
+  args.in = {.q = a.q, .k = a.k, .v = a.v, .f = a.g, .b = a.beta, .gate = a.decay == PageDecay::kNone ? DeltaGate::kNone : DeltaGate::kLogDecay, .a_log = {},
+             .dt_bias = {}, .l2_norm = false, .beta_sigmoid = false, .write = a.write};
+  args.pages = a.pages;
+  args.cu_seqlens = a.rows.cu_seqlens;
+  args.slots = a.rows.slots;
+  args.o = a.o;
+  const auto* cu = a.rows.cu_seqlens.on_host<std::int64_t>();
+  std::int64_t most = 1;
+  for (std::int64_t n = 0; n < a.rows.slots.size(0); ++n) most = std::max(most, cu[n + 1] - cu[n]);
+  cuda::delta_step(args, most, ctx.device.stream());
+}
+
 }  // namespace
 
 void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
@@ -66,6 +91,7 @@ void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& wri
   PALIMPSEST_CHECK(!written.defined() || !ctx.on_device(), "what is written can be seen on the host only");
   if (const Entered op = enter(ctx, Op::kPageMemory, [&] { return work_of(args); })) {
     if (written.defined()) cpu::page_memory(ctx, args, written);
+    else if (ctx.on_device() && is_stepped(args)) step(ctx, args);
     else compute(ctx, args, cpu::page_memory, cuda::plain::page_memory);
   }
 }

@@ -26,10 +26,10 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-MemoryPlan plan_case(const Model& model, const BenchCase& what, DType cache_type) {
+MemoryPlan plan_case(const Model& model, const BenchCase& what, DType cache_type, std::int64_t depth) {
   const bool prefill = what.kind == BenchCase::Kind::kPrefill;
   const std::int64_t rows = prefill ? what.ubatch : what.sequences;
-  const SessionOptions options{.threads = what.threads, .context = what.tokens, .ubatch = rows, .cache_type = cache_type, .cache_disk = {}};
+  const SessionOptions options{.threads = what.threads, .context = depth + what.tokens, .ubatch = rows, .cache_type = cache_type, .cache_disk = {}};
   const std::int64_t available = memory_for(model);
   MemoryPlan plan = plan_memory(model, options, available, what.sequences);
   // A session wants the logits of a few rows; a step of many sequences those of all.
@@ -45,7 +45,7 @@ class Runner {
       : model_(*model),
         what_(what),
         options_(options),
-        plan_(plan_case(*model, what, options.cache_type)),
+        plan_(plan_case(*model, what, options.cache_type, options.depth)),
         context_(what.threads, model->device()),
         states_(state_spec(model->config(), options.cache_type), pool_options(model->config(), plan_), model->device()) {
     if (options.pin_threads) base::pin_workers(context_.pool);
@@ -65,7 +65,12 @@ class Runner {
   /// From empty states to the last token.
   Seconds run(int repetition, OpProfile* profile) {
     repetition_ = repetition;
-    for (auto& slot : slots_) slot = states_.acquire();
+    for (auto& slot : slots_) {
+      slot = states_.acquire();
+      if (options_.depth > 0 && !states_.load(slot, options_.depth))
+        throw make_error(ErrorCode::kOutOfMemory, "there is no room for {} sequences of {} tokens", slots_.size(), options_.depth);
+    }
+    passes_ = 0;
     context_.profile = profile;
     const double cpu = processor_seconds();
     const auto start = Clock::now();
@@ -83,6 +88,7 @@ class Runner {
     for (std::size_t n = 0; n < cu_seqlens_.size(); ++n) cu_seqlens_[n] = static_cast<std::int64_t>(n) * rows_each;
     for (std::size_t n = 0; n < logit_rows_.size(); ++n) logit_rows_[n] = static_cast<std::int32_t>(cu_seqlens_[n + 1] - 1);
     const Tensor logits = forward(context_, model_, {.tokens = ids, .cu_seqlens = cu_seqlens_, .slots = slots_, .logit_rows = logit_rows_}, states_);
+    if (passes_++ % 64 != 0) return;  // looking at a step of many sequences would take as long as the step
     const std::span values(logits.as<const float>(), static_cast<std::size_t>(logits.numel()));
     if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
       throw make_error(ErrorCode::kNumeric, "the model produced non-finite logits within the first {} tokens", states_.length(slots_[0]));
@@ -109,18 +115,19 @@ class Runner {
   std::vector<std::int32_t> ids_, slots_, logit_rows_;
   std::vector<std::int64_t> cu_seqlens_;
   int repetition_ = 0;
+  std::int64_t passes_ = 0;  ///< of this repetition
 };
 
-void count_work(const Model& model, DType cache_type, BenchResult& result) {
+void count_work(const Model& model, DType cache_type, std::int64_t depth, BenchResult& result) {
   const BenchCase& what = result.what;
   const ModelConfig& config = model.config();
-  const DecodeCost cost = decode_cost(model, what.tokens / 2, cache_type);
+  const DecodeCost cost = decode_cost(model, depth + what.tokens / 2, cache_type);
   if (what.kind == BenchCase::Kind::kPrefill) {
-    result.flops = prefill_flops(config, what.tokens);
+    result.flops = prefill_flops(config, depth + what.tokens) - prefill_flops(config, depth) + prefill_flops(config, 0);
     for (std::int64_t done = 0; done < what.tokens; done += what.ubatch)
       result.bytes += pass_bytes(cost, config.moe, std::min(what.ubatch, what.tokens - done), 1);
   } else {
-    const std::int64_t middle = (what.tokens + 1) / 2;
+    const std::int64_t middle = depth + (what.tokens + 1) / 2;
     const double one = prefill_flops(config, middle) - prefill_flops(config, middle - 1) + prefill_flops(config, 0);
     result.flops = one * static_cast<double>(result.tokens());
     result.bytes = static_cast<double>(what.tokens) * pass_bytes(cost, config.moe, what.sequences, what.sequences);
@@ -151,7 +158,7 @@ BenchResult measure_model(const std::shared_ptr<const Model>& model, const Bench
   PALIMPSEST_CHECK(what.kind == BenchCase::Kind::kDecode || what.sequences == 1, "a prefill has one sequence");
   BenchResult result{.what = what, .seconds = {}, .cpu_seconds = {}, .profile = {}};
   Runner runner(model, result.what, options);
-  count_work(*model, options.cache_type, result);
+  count_work(*model, options.cache_type, options.depth, result);
   runner.run(0, nullptr);
   for (int i = 0; i < options.repetitions; ++i) {
     const auto [wall, cpu] = runner.run(i, nullptr);

@@ -46,6 +46,7 @@ struct BenchResult {
 struct BenchOptions {
   int repetitions = 5;
   bool profile = false;
+  std::int64_t depth = 0;  ///< tokens that each sequence has at first: lists of that many rows of zeros, empty pages
   DType cache_type = DType::kBF16;
   Activations activations = kDefaultActivations;
   bool pin_threads = false;
@@ -54,7 +55,7 @@ struct BenchOptions {
 };
 
 /// Measures one case, after one repetition that is not counted: it touches every weight and starts the threads. Every repetition begins
-/// with an empty state; tokens are a fixed pseudo-random sequence; nothing is sampled. Throws Error: kOutOfMemory, kUsage as
+/// with an empty state, or one of options.depth tokens; tokens are a fixed pseudo-random sequence; nothing is sampled. Throws Error: kOutOfMemory, kUsage as
 /// Session, kNumeric for logits that are not finite, kCancelled.
 BenchResult measure_model(const std::shared_ptr<const Model>& model, const BenchCase& what, const BenchOptions& options);
 

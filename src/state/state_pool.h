@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -130,6 +131,8 @@ class StatePool {
   std::optional<DType> list_type() const;
   /// PageMemoryArgs::round_every: kPageBorder, or 0 for pages that are not rounded.
   std::int64_t page_rounding() const { return rounds_pages_ ? kPageBorder : 0; }
+  /// Something of who computes with these memories that goes when they go.
+  std::shared_ptr<void>& companion() { return companion_; }
   /// The distribution of the slot's next token, [vocab_size], for the caller to keep here: part of
   /// the sequence's state like its pages, so that going back to a moment needs no token to be
   /// computed again. In host memory on every device.
@@ -278,6 +281,7 @@ class StatePool {
   std::vector<std::int32_t> scratch_;
   std::vector<std::int64_t> past_;
   bool poison_freed_ = false;
+  std::shared_ptr<void> companion_;
 };
 
 }  // namespace palimpsest

@@ -371,7 +371,7 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
   // What the test measures of the CPU's workspace.
   const ArenaScope scope(ctx.workspace);
   if (rows * top_k > 0) ctx.workspace.allocate(DType::kU8, {cpu::experts_workspace_bytes(rows, top_k, width, inter, args.num_experts)});
-  plain::experts(a, inter, m.scratch(plain::experts_workspace_bytes(rows, top_k, width, inter, args.num_experts) + 1), m.stream());
+  plain::experts(a, inter, 0, m.scratch(plain::experts_workspace_bytes(rows, top_k, width, inter, args.num_experts) + 1), m.stream());
 }
 
 }  // namespace palimpsest::ops

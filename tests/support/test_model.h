@@ -13,10 +13,14 @@
 
 namespace palimpsest::test {
 
-inline std::shared_ptr<const Model> load_model(const std::filesystem::path& path) {
+inline DeviceKind test_device() {
   const char* device = std::getenv("PALIMPSEST_TEST_DEVICE");
+  return device && std::string_view(device) == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
+}
+
+inline std::shared_ptr<const Model> load_model(const std::filesystem::path& path) {
   LoadOptions options;
-  if (device && std::string_view(device) == "cuda") options.device = DeviceKind::kCuda;
+  options.device = test_device();
   return Model::load(path, options);
 }
 

@@ -11,6 +11,9 @@ namespace palimpsest::cuda {
 /// Errors: kUnsupported and kInternal, naming field and numbers, before anything is launched.
 void delta_step(const DeltaStepArgs& args, std::int64_t max_rows, void* stream);
 
+/// One launch, with `one_row_each` (as many rows as sequences), else four. Bits of a row depend on its sequence alone.
+void delta_prepare(const DeltaPrepareArgs& args, bool one_row_each, void* stream);
+
 struct DeltaWorkspace {
   std::int64_t least = 0;  ///< bytes without which nothing runs
   std::int64_t all = 0;    ///< bytes from which on more does not help

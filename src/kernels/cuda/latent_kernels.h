@@ -14,6 +14,9 @@ std::int64_t latent_decode_workspace(std::int64_t rows, std::int64_t heads, std:
 /// Up to 128 heads. No list is longer than `max_length`, this batch included.
 void latent_decode(const LatentDecodeArgs& args, std::int64_t max_length, void* stream);
 
+/// The slot (I32 [R]) and the position (I64 [R]) of every row: rows as sequences of one row.
+void row_places(const RaggedRows& rows, const Tensor& past, const Tensor& slots, const Tensor& positions, void* stream);
+
 /// Any number of heads and rows.
 void latent_prefill(const LatentPrefillArgs& args, void* stream);
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/op_args.h"
+#include "tensor/random_fill.h"
 
 /// Every op of op_args.h on the device, for all shapes, types and stored forms that the CPU takes: correct and simple, the ground that faster
 /// kernels are measured against and that takes whatever they refuse. Every tensor lies in device memory; activations are F32. Sums are F32 in an
@@ -43,9 +44,13 @@ void router(const RouterArgs&, void* stream);
 /// All experts of a layer have the same shapes; forms may differ.
 std::int64_t expert_table_bytes(std::int64_t num_experts);
 void make_expert_table(const ExpertMatrices* experts, std::int64_t num_experts, void* table);
-/// args.device_experts is such a table, in device memory. `workspace`: device memory of this many bytes.
+/// args.device_experts is such a table, in device memory. `workspace`: device memory of this many bytes. `parts`: 0, or as in tile_kernels.h, where
+/// all experts are of a form that tiles take (`args.experts` says where matrices lie and is read on the host).
 std::int64_t experts_workspace_bytes(std::int64_t rows, std::int64_t top_k, std::int64_t width, std::int64_t inter, std::int64_t num_experts);
-void experts(const ExpertsArgs& args, std::int64_t inter, void* workspace, void* stream);
+void experts(const ExpertsArgs& args, std::int64_t inter, int parts, void* workspace, void* stream);
+
+/// ops::random_fill.
+void random_fill(const RandomFill& fill, std::int64_t first, std::int64_t count, void* to, void* stream);
 
 /// Device::shorten and widen.
 void shorten(std::uint16_t* bf16, const std::uint32_t* f32, std::int64_t numbers, void* stream);

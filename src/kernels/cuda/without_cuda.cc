@@ -8,8 +8,10 @@
 #include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/devices.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/latent_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/tile_kernels.h"
 #include "palimpsest/error.h"
 
 namespace palimpsest::cuda {
@@ -32,11 +34,13 @@ void ref_rms_norm(const RmsNormArgs&, DType) { unsupported(); }
 void ref_page_memory(const PageMemoryArgs&, DType) { unsupported(); }
 void ref_latent_attention(const LatentAttentionArgs&, std::int64_t, DType) { unsupported(); }
 
+void delta_prepare(const DeltaPrepareArgs&, bool, void*) { unsupported(); }
 void delta_step(const DeltaStepArgs&, std::int64_t, void*) { unsupported(); }
 DeltaWorkspace delta_prefill_workspace(const DeltaPrefillArgs&) { unsupported(); }
 void delta_prefill(const DeltaPrefillArgs&, void*) { unsupported(); }
 void ref_delta_step(const DeltaStepArgs&) { unsupported(); }
 
+void row_places(const RaggedRows&, const Tensor&, const Tensor&, const Tensor&, void*) { unsupported(); }
 void latent_decode(const LatentDecodeArgs&, std::int64_t, void*) { unsupported(); }
 void latent_prefill(const LatentPrefillArgs&, void*) { unsupported(); }
 void ref_latent_decode(const LatentDecodeArgs&, std::int64_t) { unsupported(); }
@@ -48,6 +52,15 @@ void attention_residual(const AttentionResidualArgs&, void*) { unsupported(); }
 void ref_gated_rms_norm(const GatedRmsNormArgs&) { unsupported(); }
 void ref_short_conv(const ShortConvArgs&) { unsupported(); }
 void ref_attention_residual(const AttentionResidualArgs&) { unsupported(); }
+
+void begin_recording(void*) { unsupported(); }
+void* end_recording(void*, bool) { unsupported(); }
+void play_recording(void*, void*) { unsupported(); }
+void forget_recording(void*) noexcept {}
+
+bool tiles_take(const Matrix&) { unsupported(); }
+bool tile_side_by_side(std::span<const MatmulArgs>) { unsupported(); }
+void tile_matmul(std::span<const MatmulArgs>, int, void*) { unsupported(); }
 
 namespace plain {
 
@@ -81,7 +94,8 @@ void router(const RouterArgs&, void*) { unsupported(); }
 std::int64_t expert_table_bytes(std::int64_t) { unsupported(); }
 void make_expert_table(const ExpertMatrices*, std::int64_t, void*) { unsupported(); }
 std::int64_t experts_workspace_bytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t) { unsupported(); }
-void experts(const ExpertsArgs&, std::int64_t, void*, void*) { unsupported(); }
+void experts(const ExpertsArgs&, std::int64_t, int, void*, void*) { unsupported(); }
+void random_fill(const RandomFill&, std::int64_t, std::int64_t, void*, void*) { unsupported(); }
 
 }  // namespace plain
 

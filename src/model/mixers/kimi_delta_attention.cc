@@ -24,23 +24,25 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
   const ArenaScope scope(ctx.workspace);
   const std::int64_t T = x.size(0), H = config.num_heads, K = config.head_dim, HV = config.value_heads(), V = config.values();
 
-  const Tensor q = project_and_convolve(mix, x, w.q_proj, w.q_conv1d, layer, 0).reshape({T, H, K});
-  const Tensor k = project_and_convolve(mix, x, w.k_proj, w.k_conv1d, layer, 1).reshape({T, H, K});
-  const Tensor v = project_and_convolve(mix, x, w.v_proj, w.v_conv1d, layer, 2).reshape({T, HV, V});
-  ops::l2_norm(ctx, {.x = q, .scale = 1.0f / std::sqrt(static_cast<float>(K)), .y = q});
-  ops::l2_norm(ctx, {.x = k, .y = k});
+  const bool full_rank = config.output_gate == KdaOutputGate::kFullRank;
+  const auto [q_in, k_in, v_in, f_low, beta, gate_in] =
+      project(ctx, x, {&w.q_proj, &w.k_proj, &w.v_proj, &w.f_a_proj, &w.b_proj, full_rank ? &w.g_proj : &w.g_a_proj});
+  // How much each key channel forgets, and the output's gate.
+  const Tensor g = ctx.workspace.allocate(DType::kF32, {T, HV, K}), gate = full_rank ? gate_in : ctx.workspace.allocate(DType::kF32, {T, HV * V});
+  const MatmulArgs ups[2] = {{.x = f_low, .w = w.f_b_proj, .y = g.reshape({T, HV * K})}, {.x = gate_in, .w = w.g_b_proj, .y = gate}};
+  ops::matmuls(ctx, {ups, full_rank ? std::size_t{1} : std::size_t{2}});
 
-  // g: how much each key channel forgets; beta: how strongly the page is edited.
-  const Tensor g = project(ctx, project(ctx, x, w.f_a_proj), w.f_b_proj).reshape({T, HV, K});
-  ops::decay_gate(ctx, decay_gate_args(config, w, g));
-  const Tensor beta = write_strength(ctx, w.b_proj, config.beta_scale, x);
+  const Tensor q = ctx.workspace.allocate(DType::kF32, {T, H, K}), k = ctx.workspace.allocate(DType::kF32, {T, H, K});
+  const Tensor v = ctx.workspace.allocate(DType::kF32, {T, HV, V});
+  const auto tails = [&](int which) { return w.q_conv1d.defined() ? mix.states.tails(layer, which) : Tensor{}; };
+  ops::delta_prepare(ctx, {.q_in = q_in, .k_in = k_in, .v_in = v_in, .conv_q = w.q_conv1d, .conv_k = w.k_conv1d, .conv_v = w.v_conv1d,
+                           .tails_q = tails(0), .tails_k = tails(1), .tails_v = tails(2), .rows = mix.rows,
+                           .q_scale = 1.0f / std::sqrt(static_cast<float>(K)), .gate = decay_gate_args(config, w, g), .beta = beta,
+                           .beta_scale = static_cast<float>(config.beta_scale), .q = q, .k = k, .v = v});
 
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, HV, V});
   edit_pages(mix, layer, {.q = q, .k = k, .v = v, .g = g, .beta = beta, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta});
 
-  const Tensor gate = config.output_gate == KdaOutputGate::kFullRank
-                          ? project(ctx, x, w.g_proj)
-                          : project(ctx, project(ctx, x, w.g_a_proj), w.g_b_proj);
   if (w.g_b_bias.defined()) ops::add_bias(ctx, {.bias = w.g_b_bias, .y = gate});
   ops::gated_rms_norm(ctx, {.x = o, .weight = w.o_norm, .gate = gate.reshape({T, HV, V}), .eps = norm_eps, .y = o});
   ops::matmul(ctx, {.x = o.reshape({T, HV * V}), .w = w.o_proj, .y = y});

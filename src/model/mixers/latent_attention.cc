@@ -12,9 +12,9 @@ Tensor columns(Tensor t, std::int64_t begin, std::int64_t count) {
   return t;
 }
 
-Tensor queries(ExecContext& ctx, const MlaConfig& config, const MlaWeights& w, const Tensor& x) {
-  if (config.q_lora_rank == 0) return project(ctx, x, w.q_proj);
-  const Tensor latent = project(ctx, x, w.q_a_proj);
+/// `latent`: q_proj x, or q_a_proj x, which is normalised in place.
+Tensor queries(ExecContext& ctx, const MlaConfig& config, const MlaWeights& w, const Tensor& latent) {
+  if (config.q_lora_rank == 0) return latent;
   ops::rms_norm(ctx, {.x = latent, .weight = w.q_a_layernorm, .eps = static_cast<float>(config.latent_norm_eps), .y = latent});
   return project(ctx, latent, w.q_b_proj);
 }
@@ -28,10 +28,10 @@ void latent_attention(MixerContext& mix, const MlaConfig& config, const MlaWeigh
   const std::int64_t T = x.size(0), H = config.num_heads, r = config.kv_lora_rank, p = config.qk_rope_head_dim;
   const std::int64_t dv = config.v_head_dim;
 
-  const Tensor q = queries(ctx, config, w, x).reshape({T, H, config.qk_head_dim()});
+  const auto [projected, kv_a, gate] = project(ctx, x, {config.q_lora_rank == 0 ? &w.q_proj : &w.q_a_proj, &w.kv_a_proj_with_mqa, &w.g_proj});
+  const Tensor q = queries(ctx, config, w, projected).reshape({T, H, config.qk_head_dim()});
 
   // What is remembered of a token: its normalised latent and, as they are, p key channels shared by all heads.
-  const Tensor kv_a = project(ctx, x, w.kv_a_proj_with_mqa);
   const Tensor latent = ctx.workspace.allocate(DType::kF32, {T, r});
   ops::rms_norm(ctx, {.x = columns(kv_a, 0, r), .weight = w.kv_a_layernorm, .eps = static_cast<float>(config.latent_norm_eps),
                       .y = latent});
@@ -44,7 +44,7 @@ void latent_attention(MixerContext& mix, const MlaConfig& config, const MlaWeigh
                               .form = mix.fixed_forms ? LatentForm::kByRows : LatentForm::kAuto});
 
   const Tensor flat = o.reshape({T, H * dv});
-  if (config.output_gate) ops::multiply_sigmoid(ctx, {.x = flat, .gate = project(ctx, x, w.g_proj), .y = flat});
+  if (config.output_gate) ops::multiply_sigmoid(ctx, {.x = flat, .gate = gate, .y = flat});
   ops::matmul(ctx, {.x = flat, .w = w.o_proj, .y = y});
 }
 

@@ -28,17 +28,14 @@ void normalize(ExecContext& ctx, bool by_sum, float scale, const Tensor& x) {
 
 }  // namespace
 
-Tensor project_and_convolve(MixerContext& mix, const Tensor& x, const Matrix& proj, const Tensor& conv1d, std::int64_t layer, int tail, bool silu) {
+Tensor convolve(MixerContext& mix, const Tensor& x, const Tensor& conv1d, std::int64_t layer, int tail, bool silu) {
   ExecContext& ctx = mix.exec;
   if (!conv1d.defined()) {
-    const Tensor projected = project(ctx, x, proj);
-    if (silu) activate(ctx, QkActivation::kSilu, projected);
-    return projected;
+    if (silu) activate(ctx, QkActivation::kSilu, x);
+    return x;
   }
-  const Tensor convolved = ctx.workspace.allocate(DType::kF32, {x.size(0), proj.rows()});
-  const ArenaScope scope(ctx.workspace);
-  ops::short_conv(ctx, {.x = project(ctx, x, proj), .weight = conv1d, .tails = mix.states.tails(layer, tail), .rows = mix.rows, .y = convolved,
-                        .silu = silu});
+  const Tensor convolved = ctx.workspace.allocate(DType::kF32, {x.size(0), x.size(1)});
+  ops::short_conv(ctx, {.x = x, .weight = conv1d, .tails = mix.states.tails(layer, tail), .rows = mix.rows, .y = convolved, .silu = silu});
   return convolved;
 }
 
@@ -46,9 +43,10 @@ PageInputs page_inputs(MixerContext& mix, const PageMixerConfig& config, const P
   ExecContext& ctx = mix.exec;
   const std::int64_t T = x.size(0), H = config.num_heads, K = config.key_dim, HV = config.num_value_heads, V = config.value_dim;
   const bool silu = config.qk_activation == QkActivation::kSilu;
-  const PageInputs in = {.q = project_and_convolve(mix, x, w.q_proj, w.q_conv1d, layer, 0, silu).reshape({T, H, K}),
-                         .k = project_and_convolve(mix, x, w.k_proj, w.k_conv1d, layer, 1, silu).reshape({T, H, K}),
-                         .v = project_and_convolve(mix, x, w.v_proj, w.v_conv1d, layer, 2).reshape({T, HV, V})};
+  const auto [q, k, v] = project(ctx, x, {&w.q_proj, &w.k_proj, &w.v_proj});
+  const PageInputs in = {.q = convolve(mix, q, w.q_conv1d, layer, 0, silu).reshape({T, H, K}),
+                         .k = convolve(mix, k, w.k_conv1d, layer, 1, silu).reshape({T, H, K}),
+                         .v = convolve(mix, v, w.v_conv1d, layer, 2).reshape({T, HV, V})};
   if (!silu) {
     activate(ctx, config.qk_activation, in.q);
     activate(ctx, config.qk_activation, in.k);

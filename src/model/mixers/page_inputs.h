@@ -10,10 +10,9 @@ struct PageInputs {
   Tensor v;     ///< [T, value heads, value_dim]
 };
 
-/// proj x [T, channels], then a short convolution along the sequence with history number `tail`, then SiLU. Without weights of a convolution
-/// the SiLU alone; with `silu` false the convolution alone.
-Tensor project_and_convolve(MixerContext& mix, const Tensor& x, const Matrix& proj, const Tensor& conv1d, std::int64_t layer, int tail,
-                            bool silu = true);
+/// A short convolution of x [T, channels] along the sequence with history number `tail`, then SiLU. Without weights of a convolution the SiLU alone, in
+/// place; with `silu` false the convolution alone.
+Tensor convolve(MixerContext& mix, const Tensor& x, const Tensor& conv1d, std::int64_t layer, int tail, bool silu = true);
 
 /// Projections, short convolutions and activations of q, k and v, then norms of q and k.
 PageInputs page_inputs(MixerContext& mix, const PageMixerConfig& config, const PageMixerWeights& w, std::int64_t layer, const Tensor& x);

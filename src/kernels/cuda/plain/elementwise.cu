@@ -60,8 +60,7 @@ struct Gate {
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t heads = a.f.sizes[1], width = a.f.sizes[2], h = i / width % heads, c = i % width;
     const float rate = expf(as<const float>(a.a_log)[h]), x = as<const float>(a.f)[i] + as<const float>(a.dt_bias)[h * width + c];
-    const float softplus = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-    as<float>(a.g)[i] = a.kind == DecayGateKind::kBounded ? a.lower_bound * sigmoid(rate * x) : -rate * softplus;
+    as<float>(a.g)[i] = log_decay(a, rate, x);
   }
 };
 
@@ -76,8 +75,18 @@ struct Widen {
   __device__ void operator()(std::int64_t i) const { wide[i] = static_cast<std::uint32_t>(narrow[i]) << 16; }
 };
 
+struct Random {
+  RandomFill fill;
+  std::int64_t first;
+  void* to;
+  __device__ void operator()(std::int64_t i) const { fill.store(to, i, static_cast<std::uint64_t>(first + i)); }
+};
+
 }  // namespace
 
+void random_fill(const RandomFill& fill, std::int64_t first, std::int64_t count, void* to, void* stream) {
+  for_each(count, Random{fill, first, to}, stream, "random_fill");
+}
 void add(const AddArgs& a, void* stream) { for_each(a.y.numel(), Add{as<const float>(a.x), as<float>(a.y)}, stream, "add"); }
 void multiply(const MultiplyArgs& a, void* stream) { for_each(a.y.numel(), Multiply{as<const float>(a.x), as<float>(a.y)}, stream, "multiply"); }
 void add_bias(const AddBiasArgs& a, void* stream) {

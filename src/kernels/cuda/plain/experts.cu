@@ -2,23 +2,24 @@
 // of products walk the tiles, so that an expert's weights are read once for eight pairs; a last one adds the outputs of each row in the order of
 // its choices. Which pairs share a tile changes no bit.
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/stored_matrix.cuh"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/tile_kernels.h"
+#include "kernels/cuda/tiles.h"
 
 namespace palimpsest::cuda::plain {
 namespace {
+
+using tiles::Tile;
 
 constexpr int kWarps = 8, kTile = 8;
 
 struct Expert {
   StoredMatrix w1, w3, w2;
-};
-
-struct Tile {
-  std::int32_t expert, begin, count;  ///< pairs [begin, begin + count) of the sorted list
 };
 
 /// Where the workspace's parts lie.
@@ -45,25 +46,48 @@ Parts parts_of(std::byte* memory, std::int64_t pairs, std::int64_t width, std::i
   return p;
 }
 
-/// One block. Shared memory: [num_experts] counts, then where each expert's pairs go.
-__global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std::int32_t count, std::int32_t num_experts, Parts p) {
-  extern __shared__ std::int32_t at[];
-  for (int e = static_cast<int>(threadIdx.x); e < num_experts; e += 1024) at[e] = 0;
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += 1024) atomicAdd(&at[ids[i]], 1);
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    std::int32_t begin = 0, tiles = 0;
-    for (int e = 0; e < num_experts; ++e) {
-      const std::int32_t n = at[e];
-      for (std::int32_t i = 0; i < n; i += kTile) p.tiles[tiles++] = {e, begin + i, min(kTile, n - i)};
-      at[e] = begin;
-      begin += n;
+/// The sum over lanes of a block of 1024 before this one.
+__device__ std::uint64_t sum_before(std::uint64_t x) {
+  __shared__ std::uint64_t warps[32];
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const auto scan = [lane](std::uint64_t value) {
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) {
+      const std::uint64_t other = __shfl_up_sync(~0u, value, by);
+      if (lane >= by) value += other;
     }
-    *p.tiles_used = tiles;
-  }
+    return value;
+  };
+  const std::uint64_t upto = scan(x);
+  if (lane == 31) warps[warp] = upto;
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += 1024) p.pairs[atomicAdd(&at[ids[i]], 1)] = i;
+  if (warp == 0) warps[lane] = scan(warps[lane]);
+  __syncthreads();
+  return upto - x + (warp > 0 ? warps[warp - 1] : 0);
+}
+
+/// One block. Shared memory: [num_experts] counts, then where each expert's pairs go. A thread has `each` experts one after the other.
+__global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std::int32_t count, std::int32_t num_experts, std::int32_t tile_rows, Parts p) {
+  extern __shared__ std::int32_t at[];
+  const auto thread = static_cast<std::int32_t>(threadIdx.x), each = (num_experts + 1023) / 1024;
+  for (std::int32_t e = thread; e < num_experts; e += 1024) at[e] = 0;
+  __syncthreads();
+  for (std::int32_t i = thread; i < count; i += 1024) atomicAdd(&at[ids[i]], 1);
+  __syncthreads();
+  const std::int32_t first = min(thread * each, num_experts), last = min(first + each, num_experts);
+  std::uint64_t mine = 0;  // pairs, and tiles above 32 bits
+  for (std::int32_t e = first; e < last; ++e) mine += static_cast<std::uint64_t>((at[e] + tile_rows - 1) / tile_rows) << 32 | static_cast<std::uint32_t>(at[e]);
+  const std::uint64_t before = sum_before(mine);
+  auto begin = static_cast<std::int32_t>(before & 0xffffffffu), tiles = static_cast<std::int32_t>(before >> 32);
+  for (std::int32_t e = first; e < last; ++e) {
+    const std::int32_t n = at[e];
+    for (std::int32_t i = 0; i < n; i += tile_rows) p.tiles[tiles++] = {e, begin + i, min(tile_rows, n - i)};
+    at[e] = begin;
+    begin += n;
+  }
+  if (thread == 1023) *p.tiles_used = tiles;
+  __syncthreads();
+  for (std::int32_t i = thread; i < count; i += 1024) p.pairs[atomicAdd(&at[ids[i]], 1)] = i;
 }
 
 /// The rows that a tile's pairs read; a tile that is not full repeats its first.
@@ -133,6 +157,58 @@ struct WeightedSum {
   }
 };
 
+bool aligned_rows(const Tensor& x) { return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.strides[0] % 4 == 0; }
+
+/// All experts of a form that tiles take, the same one. (Views say where matrices lie; the host reads no weights.)
+bool tiles_take_all(const ExpertsArgs& a) {
+  const Form form = stored(a.experts[0].w1).form;
+  for (std::int64_t e = 0; e < a.num_experts; ++e) {
+    for (const Matrix* m : {&a.experts[e].w1, &a.experts[e].w3, &a.experts[e].w2}) {
+      if (!m->defined() || !tiles_take(*m) || stored(*m).form != form) return false;
+    }
+  }
+  return true;
+}
+
+void plain_products(const ExpertsArgs& a, std::int64_t inter, const Parts& p, cudaStream_t stream) {
+  const auto* experts = static_cast<const Expert*>(a.device_experts);
+  const auto tiles = static_cast<unsigned>(p.most_tiles);
+  up_products<<<dim3(tiles, divide_up(inter, kWarps * kOutputs)), 32 * kWarps, 0, stream>>>(experts, p, as<const float>(a.x), a.x.strides[0],
+                                                                                          static_cast<std::int32_t>(a.ids.sizes[1]), aligned_rows(a.x), a.glu);
+  down_products<<<dim3(tiles, divide_up(a.x.sizes[1], kWarps * kOutputs)), 32 * kWarps, 0, stream>>>(experts, p, inter % 4 == 0);
+  check(cudaGetLastError(), "experts");
+}
+
+void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, bool many, const Parts& p, cudaStream_t stream) {
+  const Form form = stored(a.experts[0].w1).form;
+  const std::int64_t pairs = a.ids.numel(), width = a.x.sizes[1], busy = std::min(a.num_experts, pairs);
+  const std::int64_t most_tiles = many ? pairs / tiles::kManyRows + busy : p.most_tiles;
+  tiles::Work up;
+  up.experts = static_cast<const StoredMatrix*>(a.device_experts);
+  up.outputs = static_cast<int>(inter);
+  up.cols = static_cast<int>(width);
+  up.x = as<const float>(a.x);
+  up.x_stride = a.x.strides[0];
+  up.y = p.hidden;
+  up.y_stride = inter;
+  up.tiles = p.tiles;
+  up.tiles_used = p.tiles_used;
+  up.pairs = p.pairs;
+  up.per_row = static_cast<std::int32_t>(a.ids.sizes[1]);
+  up.glu = a.glu;
+  tiles::Work down = up;
+  down.matrix = 2;
+  std::swap(down.outputs, down.cols);
+  down.x = p.hidden;
+  down.x_stride = inter;
+  down.y = p.outputs;
+  down.y_stride = width;
+  down.per_row = 1;
+  const auto run = many ? tiles::experts_many : tiles::experts_few;
+  run(up, form, 2, parts, most_tiles, stream);
+  run(down, form, 1, parts, most_tiles, stream);
+}
+
 }  // namespace
 
 std::int64_t expert_table_bytes(std::int64_t num_experts) { return num_experts * static_cast<std::int64_t>(sizeof(Expert)); }
@@ -146,21 +222,18 @@ std::int64_t experts_workspace_bytes(std::int64_t rows, std::int64_t top_k, std:
   return parts_of(nullptr, rows * top_k, width, inter, num_experts).bytes;
 }
 
-void experts(const ExpertsArgs& a, std::int64_t inter, void* workspace, void* stream) {
+void experts(const ExpertsArgs& a, std::int64_t inter, int parts, void* workspace, void* stream) {
   const std::int64_t width = a.x.sizes[1], top_k = a.ids.sizes[1], pairs = a.ids.sizes[0] * top_k;
   if (pairs == 0) return;
   const Parts p = parts_of(static_cast<std::byte*>(workspace), pairs, width, inter, a.num_experts);
-  const auto* experts = static_cast<const Expert*>(a.device_experts);
+  const bool on_tiles = parts > 0 && aligned_rows(a.x) && inter % 4 == 0 && tiles_take_all(a);
+  const bool many = on_tiles && pairs > 6 * a.num_experts;
   const auto shared = static_cast<int>(a.num_experts * 4);
   if (shared > 48 * 1024) check(cudaFuncSetAttribute(sort_pairs, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "experts");
-  sort_pairs<<<1, 1024, shared, stream_of(stream)>>>(as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs),
-                                                     static_cast<std::int32_t>(a.num_experts), p);
-  const auto tiles = static_cast<unsigned>(p.most_tiles);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(a.x.data) % 16 == 0 && a.x.strides[0] % 4 == 0;
-  up_products<<<dim3(tiles, divide_up(inter, kWarps * kOutputs)), 32 * kWarps, 0, stream_of(stream)>>>(
-      experts, p, as<const float>(a.x), a.x.strides[0], static_cast<std::int32_t>(top_k), aligned, a.glu);
-  down_products<<<dim3(tiles, divide_up(width, kWarps * kOutputs)), 32 * kWarps, 0, stream_of(stream)>>>(experts, p, inter % 4 == 0);
-  check(cudaGetLastError(), "experts");
+  sort_pairs<<<1, 1024, shared, stream_of(stream)>>>(as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs), static_cast<std::int32_t>(a.num_experts),
+                                                     many ? tiles::kManyRows : kTile, p);
+  if (on_tiles) tile_products(a, inter, parts, many, p, stream_of(stream));
+  else plain_products(a, inter, p, stream_of(stream));
   for_each(a.x.sizes[0] * width, WeightedSum{p.outputs, as<const float>(a.weights), as<float>(a.y), width, top_k, a.y.strides[0]}, stream, "experts");
 }
 

@@ -29,4 +29,10 @@ __device__ inline float gated_unit(float gate, float up, const GluParams& params
   return params.beta * tanhf(gate / params.beta) * sigmoid(gate) * bounded;
 }
 
+/// DecayGateArgs of one channel: rate = exp(a_log), x = f + dt_bias.
+__device__ inline float log_decay(const DecayGateArgs& a, float rate, float x) {
+  if (a.kind == DecayGateKind::kBounded) return a.lower_bound * sigmoid(rate * x);
+  return -rate * (fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))));
+}
+
 }  // namespace palimpsest::cuda::plain

@@ -1,12 +1,14 @@
 // What knows where a row stands in its sequence: positions, rotation, short convolution, rows of lists.
 
 #include "kernels/cuda/activation_kernels.h"
+#include "kernels/cuda/latent_kernels.h"
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/launch.cuh"
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/ref/latent_append.h"
 
-namespace palimpsest::cuda::plain {
+namespace palimpsest::cuda {
+namespace plain {
 namespace {
 
 /// Where a row of the batch belongs.
@@ -22,6 +24,16 @@ __device__ Place place_of(const RaggedRows& rows, const Tensor& past, std::int64
 struct Position {
   PositionsArgs a;
   __device__ void operator()(std::int64_t row) const { as<std::int32_t>(a.out)[row] = static_cast<std::int32_t>(place_of(a.rows, a.past, row).position); }
+};
+
+struct RowPlace {
+  RaggedRows rows;
+  Tensor past, slots, positions;
+  __device__ void operator()(std::int64_t row) const {
+    const Place place = place_of(rows, past, row);
+    as<std::int32_t>(slots)[row] = as<const std::int32_t>(rows.slots)[place.sequence];
+    as<std::int64_t>(positions)[row] = place.position;
+  }
 };
 
 struct Angle {
@@ -99,4 +111,10 @@ void short_conv(const ShortConvArgs& a, void* stream) {
   cuda::short_conv(a, stream);
 }
 
-}  // namespace palimpsest::cuda::plain
+}  // namespace plain
+
+void row_places(const RaggedRows& rows, const Tensor& past, const Tensor& slots, const Tensor& positions, void* stream) {
+  plain::for_each(slots.sizes[0], plain::RowPlace{rows, past, slots, positions}, stream, "row_places");
+}
+
+}  // namespace palimpsest::cuda

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <span>
+
+#include "kernels/op_args.h"
+
+/// Products on tensor cores (tiles.cuh says how). Activations are rounded to 8 bits of mantissa for each of `parts`, 1 or 2; weights are exact. The
+/// bits of a row depend on the row and the weight alone, as in plain_kernels.h.
+namespace palimpsest::cuda {
+
+/// BF16 with a multiple of 32 columns or MXFP4 with a multiple of 128, rows of weights at multiples of 16 bytes.
+bool tiles_take(const Matrix& w);
+/// Up to eight such products of as many rows, in one form, with rows of x at multiples of 16 bytes: one launch. None reads what another writes.
+bool tile_side_by_side(std::span<const MatmulArgs> products);
+void tile_matmul(std::span<const MatmulArgs> products, int parts, void* stream);
+
+}  // namespace palimpsest::cuda

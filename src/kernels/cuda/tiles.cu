@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/tile_kernels.h"
+#include "kernels/cuda/tiles.h"
+
+namespace palimpsest::cuda {
+namespace tiles {
+namespace {
+
+constexpr const char* kName = "tiles";
+/// From this many rows of a dense product on a block walks all segments: there are blocks enough.
+constexpr std::int64_t kUnsplitRows = 512;
+
+/// With blocks of so many outputs.
+Works side_by_side(std::span<const Work> products, int outputs) {
+  Works works{};
+  int end = 0;
+  for (std::size_t i = 0; i < kMostProducts; ++i) {
+    if (i < products.size()) {
+      works.work[i] = products[i];
+      end += (products[i].outputs + outputs - 1) / outputs;
+    }
+    works.ends[i] = end;
+  }
+  return works;
+}
+
+template <Form kForm, int kMatrices, int kParts>
+void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
+  const Works works = side_by_side(products, 16);
+  few_rows<kForm, kMatrices, kParts><<<dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), static_cast<unsigned>(tiles)), kThreads, 0, stream>>>(works);
+}
+template <Form kForm, int kMatrices, int kParts, bool kSplit>
+void many(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
+  constexpr int kSums = kSplit ? 128 * kManyRows * 4 : 0, kBytes = 2 * Chunk<kForm, kParts>::kBytes > kSums ? 2 * Chunk<kForm, kParts>::kBytes : kSums;
+  const Works works = side_by_side(products, kMatrices == 2 ? 64 : 128);
+  const auto kernel = many_rows<kForm, kMatrices, kParts, kSplit>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), kName);
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {1, kSegments, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), kSplit ? kSegments : 1, static_cast<unsigned>(tiles));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = kSplit ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, works), kName);
+}
+
+template <Form kForm, int kParts>
+void dense(std::span<const Work> products, cudaStream_t stream) {
+  const std::int64_t rows = products[0].rows, tiles = plain::divide_up(rows, kManyRows);
+  if (rows <= kFewRows) few<kForm, 1, kParts>(products, 1, stream);
+  else if (rows < kUnsplitRows) many<kForm, 1, kParts, true>(products, tiles, stream);
+  else many<kForm, 1, kParts, false>(products, tiles, stream);
+}
+
+template <class F>
+void with_form(Form form, int parts, F f) {
+  const auto with_parts = [&](auto which) {
+    if (parts == 1) f(which, std::integral_constant<int, 1>{});
+    else f(which, std::integral_constant<int, 2>{});
+  };
+  if (form == Form::kMx) with_parts(std::integral_constant<Form, Form::kMx>{});
+  else with_parts(std::integral_constant<Form, Form::kBF16>{});
+  check(cudaGetLastError(), kName);
+}
+
+}  // namespace
+
+void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
+  with_form(form, parts, [&](auto f, auto p) {
+    if (matrices == 2) few<f.value, 2, p.value>({&work, 1}, most_tiles, stream);
+    else few<f.value, 1, p.value>({&work, 1}, most_tiles, stream);
+  });
+}
+
+void experts_many(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
+  with_form(form, parts, [&](auto f, auto p) {
+    if (matrices == 2) many<f.value, 2, p.value, false>({&work, 1}, most_tiles, stream);
+    else many<f.value, 1, p.value, false>({&work, 1}, most_tiles, stream);
+  });
+}
+
+}  // namespace tiles
+
+bool tiles_take(const Matrix& w) {
+  const plain::StoredMatrix m = plain::stored(w);
+  return m.aligned && m.rows > 0 && m.cols > 0 && ((m.form == plain::Form::kBF16 && m.cols % 32 == 0) || (m.form == plain::Form::kMx && m.cols % 128 == 0));
+}
+
+static bool tiles_take(const MatmulArgs& a) {
+  return tiles_take(a.w) && reinterpret_cast<std::uintptr_t>(a.x.data) % 16 == 0 && a.x.strides[0] % 4 == 0;
+}
+
+bool tile_side_by_side(std::span<const MatmulArgs> products) {
+  const auto form = [](const MatmulArgs& a) { return plain::stored(a.w).form; };
+  return !products.empty() && products.size() <= tiles::kMostProducts && std::all_of(products.begin(), products.end(), [&](const MatmulArgs& a) {
+    return tiles_take(a) && form(a) == form(products[0]) && a.x.sizes[0] == products[0].x.sizes[0];
+  });
+}
+
+void tile_matmul(std::span<const MatmulArgs> products, int parts, void* stream) {
+  if (products[0].x.sizes[0] == 0) return;
+  std::vector<tiles::Work> works;
+  for (const MatmulArgs& a : products) {
+    tiles::Work& work = works.emplace_back();
+    work.w = plain::stored(a.w);
+    work.outputs = work.w.rows;
+    work.cols = work.w.cols;
+    work.x = plain::as<const float>(a.x);
+    work.y = plain::as<float>(a.y);
+    work.x_stride = a.x.strides[0];
+    work.y_stride = a.y.strides[0];
+    work.rows = static_cast<std::int32_t>(a.x.sizes[0]);
+  }
+  tiles::with_form(works[0].w.form, parts, [&](auto f, auto p) { tiles::dense<f.value, p.value>(works, plain::stream_of(stream)); });
+}
+
+}  // namespace palimpsest::cuda

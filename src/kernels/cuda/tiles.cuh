@@ -1,0 +1,355 @@
+#pragma once
+
+// Products on tensor cores for any number of rows, with weights in BF16 or MXFP4 as they are stored. An activation is the sum of one or two BF16
+// numbers (`parts`: 8 or 16 bits of mantissa), weights are exact, sums are F32.
+//
+// The order of a sum depends on the weight's shape alone: k is cut into eight segments of whole units, a segment is a chain of mma steps of 16
+// columns in the order of the columns, and segments are added in order. few_rows gives each segment a warp, many_rows with kSplit a block of a
+// cluster, without it all of them to one block in turn: the bits are the same.
+
+#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+
+#include "kernels/cuda/plain/functions.cuh"
+#include "kernels/cuda/plain/stored_matrix.cuh"
+
+namespace palimpsest::cuda::tiles {
+
+using plain::Form;
+using plain::StoredMatrix;
+
+constexpr int kThreads = 256, kSegments = 8, kFewRows = 8, kManyRows = 64;
+
+/// Pairs [begin, begin + count) of a list sorted by expert.
+struct Tile {
+  std::int32_t expert, begin, count;
+};
+
+/// y[row] = w x[row], or glu(w x[row], w' x[row]).
+struct Work {
+  StoredMatrix w;                        ///< of dense products
+  const StoredMatrix* experts = nullptr;  ///< else of each expert w1, w3, w2
+  int matrix = 0;                        ///< the first of these
+  int outputs = 0, cols = 0;
+  const float* x = nullptr;
+  float* y = nullptr;
+  std::int64_t x_stride = 0, y_stride = 0;
+  std::int32_t rows = 0;                 ///< of dense products
+  const Tile* tiles = nullptr;           ///< else row i of a tile is pair pairs[begin + i]: x row pair / per_row, y row pair
+  const std::int32_t *tiles_used = nullptr, *pairs = nullptr;
+  std::int32_t per_row = 1;
+  GluParams glu{};
+};
+
+/// Products of as many rows side by side in one grid: those of product i are blocks [ends[i - 1], ends[i]).
+constexpr int kMostProducts = 8;
+struct Works {
+  Work work[kMostProducts];
+  int ends[kMostProducts];
+};
+/// The product of a block and its number within it.
+struct Place {
+  int which = 0, block;
+  __device__ explicit Place(const Works& works) {
+    const auto x = static_cast<int>(blockIdx.x);
+    while (x >= works.ends[which]) ++which;
+    block = which == 0 ? x : x - works.ends[which - 1];
+  }
+};
+
+/// The rows of a block.
+template <int kRows>
+struct Rows {
+  const Work& work;
+  Tile tile;
+  __device__ Rows(const Work& w, int index) : work(w), tile{0, index * kRows, min(kRows, w.rows - index * kRows)} {
+    if (w.tiles) tile = index < *w.tiles_used ? w.tiles[index] : Tile{0, 0, 0};
+  }
+  __device__ std::int32_t pair(int i) const { return work.tiles ? work.pairs[tile.begin + i] : tile.begin + i; }
+  __device__ const float* x(int i) const { return i < tile.count ? work.x + static_cast<std::int64_t>(pair(i) / work.per_row) * work.x_stride : nullptr; }
+  __device__ float* y(int i) const { return work.y + static_cast<std::int64_t>(pair(i)) * work.y_stride; }
+  __device__ StoredMatrix weight(int m) const { return work.experts ? work.experts[3 * tile.expert + work.matrix + m] : work.w; }
+};
+
+/// What a lane of four holds of a unit of a weight's row: `kEights` times eight consecutive columns.
+template <Form kForm>
+struct Unit;
+template <>
+struct Unit<Form::kBF16> {
+  static constexpr int kColumns = 32, kEights = 1;
+  uint4 data;
+  __device__ void load(const StoredMatrix& w, int row, int unit, int quad) {
+    data = __ldg(reinterpret_cast<const uint4*>(w.data + row * w.row_bytes) + 4 * unit + quad);
+  }
+  __device__ uint4 eight(int) const { return data; }
+  __device__ static int column(int unit, int, int quad) { return 32 * unit + 8 * quad; }
+};
+template <>
+struct Unit<Form::kMx> {
+  static constexpr int kColumns = 128, kEights = 4;
+  uint4 codes;
+  std::uint32_t scale;
+  __device__ void load(const StoredMatrix& w, int row, int unit, int quad) {
+    codes = __ldg(reinterpret_cast<const uint4*>(w.data + row * w.row_bytes) + 4 * unit + quad);
+    scale = __ldg(w.scales + row * w.scale_row_bytes + 4 * unit + quad);
+  }
+  /// E2M1 by tables of the high and the low bytes of BF16, times the scale: exact.
+  __device__ uint4 eight(int j) const {
+    const std::uint32_t word = j == 0 ? codes.x : j == 1 ? codes.y : j == 2 ? codes.z : codes.w, bits = scale == 0 ? 0x40u : scale << 7;
+    const std::uint32_t twice = bits | bits << 16;
+    uint4 out;
+    std::uint32_t* to = &out.x;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const std::uint32_t four = word >> (16 * half), pick = four & 0x7777;
+      const std::uint32_t high = __byte_perm(0x3f3f3f00, 0x40404040, pick), low = __byte_perm(0xc0800000, 0xc0804000, pick);
+      const std::uint32_t pairs[2] = {__byte_perm(low, high, 0x5140) | (four & 0x8) << 12 | (four & 0x80) << 24,
+                                      __byte_perm(low, high, 0x7362) | (four & 0x800) << 4 | (four & 0x8000) << 16};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(to[2 * half + i]) : "r"(pairs[i]), "r"(twice));
+    }
+    return out;
+  }
+  __device__ static int column(int unit, int j, int quad) { return 128 * unit + 32 * quad + 8 * j; }
+};
+
+__device__ inline void mma(float (&acc)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+/// 32 columns, of which a lane holds eight: `low` and `high` of rows g and g + 8 of the weight, g = lane / 4; x of row g of the tile.
+template <int kParts>
+__device__ void multiply(float (&acc)[4], const uint4& low, const uint4& high, const uint4 (&x)[kParts]) {
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) mma(acc, low.x, high.x, low.y, high.y, x[p].x, x[p].y);
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) mma(acc, low.z, high.z, low.w, high.w, x[p].z, x[p].w);
+}
+
+struct Eight {
+  float4 a = {}, b = {};
+  __device__ void load(const float* row, int column) {
+    if (!row) return;
+    a = *reinterpret_cast<const float4*>(row + column);
+    b = *reinterpret_cast<const float4*>(row + column + 4);
+  }
+  template <int kParts>
+  __device__ void split(uint4 (&parts)[kParts]) const {
+    float rest[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int p = 0; p < kParts; ++p) {
+      std::uint32_t* to = &parts[p].x;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(to[i]) : "f"(rest[2 * i + 1]), "f"(rest[2 * i]));
+        rest[2 * i] -= __uint_as_float(to[i] << 16);
+        rest[2 * i + 1] -= __uint_as_float(to[i] & 0xffff0000u);
+      }
+    }
+  }
+};
+
+template <Form kForm>
+__device__ int units_of_segment(int cols) {
+  return (cols / Unit<kForm>::kColumns + kSegments - 1) / kSegments;
+}
+
+/// Up to eight rows and 16 outputs of each of kMatrices weights a block. Grid: [outputs / 16, tiles].
+template <Form kForm, int kMatrices, int kParts>
+__global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ Works works) {
+  using U = Unit<kForm>;
+  constexpr int kAhead = U::kEights == 1 ? 4 : 2;
+  __shared__ float sums[kSegments][kMatrices][16 * kFewRows];
+  const Place place(works);
+  const Work& work = works.work[place.which];
+  const Rows<kFewRows> rows(work, static_cast<int>(blockIdx.y));
+  if (rows.tile.count <= 0) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4, g = lane / 4, segment = static_cast<int>(threadIdx.x) / 32;
+  const int first = place.block * 16, last = work.outputs - 1, low = min(first + g, last), high = min(first + g + 8, last);
+  const int each = units_of_segment<kForm>(work.cols), begin = segment * each, end = min(begin + each, work.cols / U::kColumns);
+  StoredMatrix w[kMatrices];
+#pragma unroll
+  for (int m = 0; m < kMatrices; ++m) w[m] = rows.weight(m);
+  const float* x = rows.x(g);
+  float acc[kMatrices][4] = {};
+  for (int unit = begin; unit < end; unit += kAhead) {
+    U lows[kAhead][kMatrices], highs[kAhead][kMatrices];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (unit + i >= end) continue;
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) {
+        lows[i][m].load(w[m], low, unit + i, quad);
+        highs[i][m].load(w[m], high, unit + i, quad);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (unit + i >= end) continue;
+#pragma unroll
+      for (int j = 0; j < U::kEights; ++j) {
+        Eight numbers;
+        numbers.load(x, U::column(unit + i, j, quad));
+        uint4 parts[kParts];
+        numbers.split(parts);
+#pragma unroll
+        for (int m = 0; m < kMatrices; ++m) multiply(acc[m], lows[i][m].eight(j), highs[i][m].eight(j), parts);
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kMatrices; ++m) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[segment][m][(2 * quad + i % 2) * 16 + g + i / 2 * 8] = acc[m][i];
+  }
+  __syncthreads();
+  const int row = static_cast<int>(threadIdx.x) / 16, output = first + static_cast<int>(threadIdx.x) % 16;
+  if (row >= rows.tile.count || output > last) return;
+  float total[kMatrices] = {};
+#pragma unroll
+  for (int s = 0; s < kSegments; ++s) {
+#pragma unroll
+    for (int m = 0; m < kMatrices; ++m) total[m] += sums[s][m][threadIdx.x];
+  }
+  rows.y(row)[output] = kMatrices == 2 ? plain::gated_unit(total[0], total[kMatrices - 1], work.glu) : total[0];
+}
+
+/// A block's x in shared memory, in the order in which lanes read it: group e of eights, lane of four, eight columns.
+template <Form kForm, int kParts>
+struct Chunk {
+  static constexpr int kUnits = kForm == Form::kBF16 ? 3 : 1, kGroups = kUnits * Unit<kForm>::kEights;
+  static constexpr int kRowBytes = (kGroups * 64 / 128 * 128) + 64;  ///< an odd number of half lines of 128 bytes, so that two rows share no bank
+  static constexpr int kPartBytes = kManyRows * kRowBytes, kBytes = kParts * kPartBytes;
+};
+
+/// Up to 64 rows and 128 outputs a block (64 of each of two weights): four warps down the outputs, two across the rows. Grid: [outputs, segments with
+/// kSplit (a cluster), tiles].
+template <Form kForm, int kMatrices, int kParts, bool kSplit>
+__global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__ Works works) {
+  using U = Unit<kForm>;
+  using C = Chunk<kForm, kParts>;
+  extern __shared__ __align__(128) std::uint8_t memory[];
+  const Place place(works);
+  const Work& work = works.work[place.which];
+  const Rows<kManyRows> rows(work, static_cast<int>(blockIdx.z));
+  if (rows.tile.count <= 0) return;  // of all blocks of a cluster
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, quad = lane % 4, g = lane / 4, down = thread / 32 % 4, across = thread / 128;
+  constexpr int kOutputs = kMatrices == 2 ? 64 : 128, kStep = kMatrices == 2 ? 16 : 32;
+  const int first = place.block * kOutputs + down * kStep, last = work.outputs - 1;
+  StoredMatrix w[kMatrices];
+#pragma unroll
+  for (int m = 0; m < kMatrices; ++m) w[m] = rows.weight(m);
+  const int units = work.cols / U::kColumns, each = units_of_segment<kForm>(work.cols);
+
+  // The eights that this thread brings: of row `thread / 4` those of lane `thread % 4`.
+  const float* const x = rows.x(thread / 4);
+  Eight brought[C::kGroups];
+  U weights[2][2][C::kUnits];  // of tile i the rows g and g + 8
+  const auto fetch = [&](int unit, int end) {
+#pragma unroll
+    for (int u = 0; u < C::kUnits; ++u) {
+      if (unit + u >= end) continue;
+#pragma unroll
+      for (int j = 0; j < U::kEights; ++j) brought[u * U::kEights + j].load(x, U::column(unit + u, j, thread % 4));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int output = kMatrices == 2 ? first : first + 16 * i;
+        weights[i][0][u].load(w[kMatrices == 2 ? i : 0], min(output + g, last), unit + u, quad);
+        weights[i][1][u].load(w[kMatrices == 2 ? i : 0], min(output + g + 8, last), unit + u, quad);
+      }
+    }
+  };
+  const auto put = [&](std::uint8_t* to) {
+#pragma unroll
+    for (int e = 0; e < C::kGroups; ++e) {
+      uint4 parts[kParts];
+      brought[e].split(parts);
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) *reinterpret_cast<uint4*>(to + p * C::kPartBytes + thread / 4 * C::kRowBytes + e * 64 + thread % 4 * 16) = parts[p];
+    }
+  };
+
+  float total[2][4][4] = {}, acc[2][4][4];
+  int buffer = 0;
+  const int begin_segment = kSplit ? static_cast<int>(blockIdx.y) : 0, end_segment = kSplit ? begin_segment + 1 : kSegments;
+  fetch(begin_segment * each, min(units, (begin_segment + 1) * each));
+  for (int segment = begin_segment; segment < end_segment; ++segment) {
+    const int begin = segment * each, end = min(units, begin + each);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) acc[i / 16][i / 4 % 4][i % 4] = 0;
+    for (int unit = begin; unit < end; unit += C::kUnits) {
+      std::uint8_t* const chunk = memory + buffer * C::kBytes;
+      buffer ^= 1;
+      put(chunk);
+      U now[2][2][C::kUnits];
+#pragma unroll
+      for (int i = 0; i < 4 * C::kUnits; ++i) now[i / 2 % 2][i % 2][i / 4] = weights[i / 2 % 2][i % 2][i / 4];
+      __syncthreads();
+      // The next chunk, of this segment or of the next.
+      if (unit + C::kUnits < end) fetch(unit + C::kUnits, end);
+      else if (segment + 1 < end_segment) fetch(end, min(units, end + each));
+#pragma unroll
+      for (int e = 0; e < C::kGroups; ++e) {
+        if (unit + e / U::kEights >= end) continue;
+        uint4 low[2], high[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          low[i] = now[i][0][e / U::kEights].eight(e % U::kEights);
+          high[i] = now[i][1][e / U::kEights].eight(e % U::kEights);
+        }
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          uint4 parts[kParts];
+#pragma unroll
+          for (int p = 0; p < kParts; ++p)
+            parts[p] = *reinterpret_cast<const uint4*>(chunk + p * C::kPartBytes + (across * 32 + n * 8 + g) * C::kRowBytes + e * 64 + quad * 16);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) multiply(acc[i][n], low[i], high[i], parts);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) total[i / 16][i / 4 % 4][i % 4] += acc[i / 16][i / 4 % 4][i % 4];
+  }
+
+  if constexpr (kSplit) {
+    // Outputs [16 s, 16 s + 16) of the cluster's tile are added up by its block s.
+    auto cluster = cooperative_groups::this_cluster();
+    float* const sums = reinterpret_cast<float*>(memory);  // [128 outputs][64 rows]
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      sums[(down * 32 + i / 16 * 16 + g + i % 4 / 2 * 8) * kManyRows + across * 32 + i / 4 % 4 * 8 + 2 * quad + i % 2] = acc[i / 16][i / 4 % 4][i % 4];
+    cluster.sync();
+    const int output = place.block * kOutputs + begin_segment * 16 + thread % 16;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = thread / 16 + 16 * i;
+      float sum = 0;
+#pragma unroll
+      for (int s = 0; s < kSegments; ++s) sum += cluster.map_shared_rank(sums, s)[(begin_segment * 16 + thread % 16) * kManyRows + row];
+      if (row < rows.tile.count && output <= last) rows.y(row)[output] = sum;
+    }
+    cluster.sync();  // nobody leaves while others read
+  } else {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int row = across * 32 + n * 8 + 2 * quad + c % 2;
+        if (row >= rows.tile.count) continue;
+        if constexpr (kMatrices == 2) {
+          if (const int output = first + g + c / 2 * 8; output <= last) rows.y(row)[output] = plain::gated_unit(total[0][n][c], total[1][n][c], work.glu);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            if (const int output = first + 16 * i + g + c / 2 * 8; output <= last) rows.y(row)[output] = total[i][n][c];
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace palimpsest::cuda::tiles

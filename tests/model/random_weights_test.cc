@@ -1,0 +1,148 @@
+// Models with random weights: a matter of names and seed; and the fast kernels of a device, which want widths that the recorded models have not.
+
+#include "model/random_weights.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "model/weights.h"
+#include "support/forward_runner.h"
+#include "support/golden.h"
+#include "support/shared_data.h"
+#include "support/temp_folder.h"
+#include "support/test_model.h"
+
+namespace palimpsest {
+namespace {
+
+using test::ForwardRunner;
+
+/// Two pages and a list with the head widths of Kimi-Linear; every token takes all experts, so that no rounding chooses others.
+constexpr const char* kConfig = R"({"model_type": "kimi_linear", "vocab_size": 640, "hidden_size": 256, "intermediate_size": 384, "num_hidden_layers": 3,
+  "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_act": "silu", "rms_norm_eps": 1e-05, "q_lora_rank": null, "kv_lora_rank": 512,
+  "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "mla_use_nope": true, "rope_scaling": null, "model_max_length": 2048,
+  "num_experts": 4, "num_experts_per_token": 4, "num_shared_experts": 1, "moe_intermediate_size": 128, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+  "moe_renormalize": true, "moe_router_activation_func": "sigmoid", "routed_scaling_factor": 2.446, "use_grouped_topk": true, "num_expert_group": 1,
+  "topk_group": 1, "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+  "linear_attn_config": {"num_heads": 2, "head_dim": 128, "short_conv_kernel_size": 4, "full_attn_layers": [3], "kda_layers": [1, 2]},
+  "quantization_config": {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"}})";
+
+class RandomWeights : public testing::Test {
+ protected:
+  void SetUp() override { folder.write("config.json", kConfig); }
+  std::shared_ptr<const Model> load(std::uint64_t seed, DeviceKind device = DeviceKind::kCpu) const {
+    LoadOptions options;
+    options.random_weights = seed;
+    options.device = device;
+    return Model::load(folder.path(), options);
+  }
+  static std::vector<std::int32_t> ids(std::size_t count) {
+    std::vector<std::int32_t> all(count);
+    for (std::size_t i = 0; i < count; ++i) all[i] = static_cast<std::int32_t>(i * 71 % 640);
+    return all;
+  }
+  test::TempFolder folder;
+};
+
+TEST_F(RandomWeights, FollowFromTheSeed) {
+  const auto want = ForwardRunner(load(7)).run(ids(40), 512);
+  EXPECT_EQ(ForwardRunner(load(7)).run(ids(40), 512), want);
+  EXPECT_NE(ForwardRunner(load(8)).run(ids(40), 512), want);
+  double squares = 0;
+  for (const float x : want) squares += static_cast<double>(x) * x;
+  const double size = std::sqrt(squares / static_cast<double>(want.size()));
+  EXPECT_TRUE(size > 0.1 && size < 10) << size;
+}
+
+TEST_F(RandomWeights, AreAMatterOfTheTensorAlone) {
+  const auto whole = load(7);
+  std::string text = kConfig;
+  text.replace(text.find("\"vocab_size\": 640"), 17, "\"vocab_size\": 320");
+  folder.write("config.json", text);
+  const auto other = load(7);
+  const Tensor a = whole->weights().experts->acquire(1, {})[3].w2.mx.codes, b = other->weights().experts->acquire(1, {})[3].w2.mx.codes;
+  EXPECT_TRUE(std::equal(a.as<std::uint8_t>(), a.as<std::uint8_t>() + a.numel(), b.as<std::uint8_t>()));
+}
+
+TEST_F(RandomWeights, NeedAConfigAndHoldNoFiles) {
+  LoadOptions options;
+  options.random_weights = 1;
+  EXPECT_THROW(Model::load(folder / "absent", options), Error);
+  options.lock = true;
+  EXPECT_THROW(Model::load(folder.path(), options), Error);
+}
+
+class DeviceModel : public RandomWeights {
+ protected:
+  void SetUp() override {
+    RandomWeights::SetUp();
+    if (test::test_device() == DeviceKind::kCpu) GTEST_SKIP() << "PALIMPSEST_TEST_DEVICE names no device";
+  }
+  /// Logits of `chunk` tokens at a time with BF16 lists.
+  std::vector<float> run(Activations activations, std::size_t chunk) {
+    ForwardRunner runner(model, 1, 4, 1024, 2048, DType::kBF16);
+    runner.ctx.activations = activations;
+    return runner.run(tokens, chunk);
+  }
+  std::shared_ptr<const Model> model;
+  std::vector<std::int32_t> tokens = ids(700);
+};
+
+TEST_F(DeviceModel, WeightsAreTheSameBytes) {
+  const auto host = load(7);
+  model = load(7, DeviceKind::kCuda);
+  const auto same = [&](const Tensor& here, const Tensor& there) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(there.bytes()));
+    model->device().copy(bytes.data(), there.data, there.bytes());
+    return std::equal(bytes.begin(), bytes.end(), here.as<std::byte>());
+  };
+  EXPECT_TRUE(same(host->weights().lm_head.dense, model->weights().lm_head.dense));
+  const auto &here = host->weights().experts->acquire(2, {})[1], &there = model->weights().experts->acquire(2, {})[1];
+  EXPECT_TRUE(same(here.w2.mx.codes, there.w2.mx.codes));
+  EXPECT_TRUE(same(here.w3.mx.scales, there.w3.mx.scales));
+}
+
+TEST_F(DeviceModel, AgreesWithTheHost) {
+  ForwardRunner host(load(7), 1, 4, 1024, 2048, DType::kBF16);
+  const auto want = host.run(tokens, 1024);
+  model = load(7, DeviceKind::kCuda);
+  // Three layers in F32; rounded activations err by 2^-18 and the queries and probabilities of the list's layer by 2^-9, which averages over hundreds of terms.
+  for (const auto& [activations, bound] : {std::pair(Activations::kF32, 1e-4), {Activations::kQ16, 0x1p-8}}) {
+    for (const std::size_t chunk : {1024, 100, 1}) {
+      const auto worst = test::worst_difference(run(activations, chunk), want);
+      EXPECT_LE(worst.value, bound * worst.largest) << "chunks of " << chunk << ", element " << worst.index;
+    }
+  }
+}
+
+TEST_F(DeviceModel, ChunksAndRecordingsChangeNoBit) {
+  model = load(7, DeviceKind::kCuda);
+  for (const Activations activations : {Activations::kF32, Activations::kQ16, Activations::kQ8}) {
+    const auto want = run(activations, 1024);
+    for (const std::size_t chunk : {1, 7, 64, 600}) EXPECT_EQ(run(activations, chunk), want) << "chunks of " << chunk;
+    ::setenv("PALIMPSEST_NO_GRAPHS", "1", 1);
+    EXPECT_EQ(run(activations, 1), want) << "not recorded";
+    ::unsetenv("PALIMPSEST_NO_GRAPHS");
+  }
+}
+
+TEST_F(DeviceModel, BatchMatesChangeNoBit) {
+  model = load(7, DeviceKind::kCuda);
+  ForwardRunner runner(model, 1, 40, 1024, 256, DType::kBF16);
+  runner.ctx.activations = Activations::kQ16;
+  const auto want = runner.run(ids(20), 512);
+  std::vector<std::int32_t> slots(40);
+  for (auto& slot : slots) slot = runner.states.acquire();
+  for (std::size_t t = 0; t < 20; ++t) {
+    std::vector<std::vector<std::int32_t>> rows(40, {ids(20)[t]});
+    for (std::size_t n = 1; n < 40; ++n) rows[n][0] = static_cast<std::int32_t>((n * 13 + t) % 640);
+    const auto logits = runner.pass(rows, slots);
+    EXPECT_TRUE(std::equal(logits.begin(), logits.begin() + 640, want.begin() + static_cast<std::ptrdiff_t>(640 * t))) << t;
+  }
+}
+
+}  // namespace
+}  // namespace palimpsest
