@@ -41,7 +41,7 @@ def scalar_schema(rng):
         low = rng.randrange(0, 3)
         return {"type": "string", "minLength": low, "maxLength": low + rng.randrange(0, 6)}
     if kind == 3:
-        return {"type": "string", "pattern": rng.choice(["^[a-c]{2,4}$", "^x|y$", "b+", "^(ab|c)*$", "^\\d{2}-[^a-z]$", '^["\\\\/]?z'])}
+        return {"type": "string", "pattern": rng.choice(["^[a-c]{2,4}$", "^x|y$", "b+", "^(ab|c)*$", "^\\d{2}-[^a-z]$", '^["\\\\/]?z', "^[^\\s@]+@[^\\s]{1,3}$", "^\\W\\D[^\\w]\\S$"])}
     if kind == 4:
         return {"enum": rng.sample(["a", "ab", "b", 1, 2.5, None, True, [1], {"k": "v"}], 4)}
     if kind == 5:
@@ -50,7 +50,14 @@ def scalar_schema(rng):
 
 
 def schema_of(rng, depth):
-    kind = rng.randrange(6) if depth > 0 else 0
+    schema = plain_schema(rng, depth)
+    if rng.random() < 0.4:
+        schema.update(rng.sample([("title", "T"), ("description", "d"), ("default", None), ("examples", [1]), ("$comment", "c")], 2))
+    return schema
+
+
+def plain_schema(rng, depth):
+    kind = rng.randrange(7) if depth > 0 else 0
     if kind <= 1:
         return scalar_schema(rng)
     if kind == 2:
@@ -63,6 +70,8 @@ def schema_of(rng, depth):
         return {"anyOf": [schema_of(rng, depth - 1) for _ in range(rng.randrange(1, 4))]}
     if kind == 4:
         return {"allOf": [{"type": "integer", "minimum": rng.randrange(-9, 3)}, {"maximum": rng.randrange(3, 20)}]}
+    if kind == 5:
+        return {"allOf": [{"anyOf": [schema_of(rng, 0), {"type": "integer", "minimum": 0}]}, {"anyOf": [{"type": ["integer", "string"]}, {"type": "null"}]}]}
     names = rng.sample(WORDS, rng.randrange(1, 5))
     schema = {
         "type": "object",
