@@ -226,6 +226,7 @@ struct EngineMetrics {
   // passes
   std::uint64_t passes = 0, failed_passes = 0;
   std::uint64_t preemptions = 0;
+  std::uint64_t slow_masks = 0;  ///< of constraints, made beside the passes since they take long
   double forward_seconds = 0;  ///< within step_seconds.sum; the rest is scheduling, sampling
                                ///< and listeners
   DurationHistogram step_seconds;

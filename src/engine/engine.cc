@@ -129,6 +129,11 @@ struct Engine::Impl {
                        .disk = setup.options.cache_disk,
                        .disk_bytes = setup.options.cache_disk_bytes}),
         core(*runner, cache, setup.options) {
+    core.when_mask_made([this] {
+      const std::lock_guard lock(mutex);
+      mask_made = true;
+      wake.notify_one();
+    });
     publish();
     thread = std::thread([this] { loop(); });
   }
@@ -172,10 +177,15 @@ struct Engine::Impl {
     {
       std::unique_lock lock(mutex);
       const auto wakes = [&] {
-        return more || !inbox.empty() || !cancelled.empty() || !calls.empty() || !watches.empty() ||
-               stopping;
+        return (more && !core.waits_for_masks()) || mask_made || !inbox.empty() ||
+               !cancelled.empty() || !calls.empty() || !watches.empty() ||
+               (stopping && !(more && EngineClock::now() < stop_at));
       };
-      wake.wait(lock, wakes);
+      if (stopping)
+        wake.wait_until(lock, stop_at, wakes);
+      else
+        wake.wait(lock, wakes);
+      mask_made = false;
       arrived.swap(inbox);
       cancels.swap(cancelled);
       called.swap(calls);
@@ -283,7 +293,9 @@ struct Engine::Impl {
       wake.notify_one();
     }
     const std::lock_guard lock(join_mutex);
-    if (thread.joinable()) thread.join();
+    if (!thread.joinable()) return;
+    thread.join();
+    core.stop_masks();
   }
 
   std::shared_ptr<const Model> model;
@@ -304,7 +316,7 @@ struct Engine::Impl {
   std::int64_t waiting_requests = 0, waiting_tokens = 0;  ///< in the core at the last publish()
   RequestId last_id = 0;
   std::uint64_t refused = 0;
-  bool stopping = false, closed = false;
+  bool stopping = false, closed = false, mask_made = false;
   EngineClock::time_point stop_at{};
   EngineMetrics metrics;
   std::vector<SlotStatus> slots;

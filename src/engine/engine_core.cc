@@ -127,6 +127,8 @@ void EngineCore::end_choice(Choice& choice, FinishReason reason, std::string tex
   if (choice.state != Choice::State::kUnborn) shares_.leave(request.asked().user);
   choice.state = Choice::State::kEnded;
   choice.constraint.reset();
+  if (choice.mask) choice.mask->unwanted = true;
+  choice.mask.reset();
   choice.sampler.reset();
   choice.allowed = {};
   ++metrics_.choices_ended[static_cast<std::size_t>(reason)];

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/task_thread.h"
 #include "engine/memory_watch.h"
 #include "engine/pass_runner.h"
 #include "engine/scheduler.h"
@@ -51,6 +52,13 @@ class EngineCore {
   /// One pass over whatever there is to compute. False when there is nothing to do.
   bool step();
   bool idle() const { return requests_.empty(); }
+  /// The last step computed nothing, and another one will not before a mask is made that takes
+  /// long (TokenConstraint::allow_soon), or something comes in.
+  bool waits_for_masks() const { return waits_for_masks_; }
+  /// `f` is called by another thread whenever such a mask is made. Before the first step.
+  void when_mask_made(std::function<void()> f) { mask_made_ = std::move(f); }
+  /// `f` is not called any more; nothing else may be either.
+  void stop_masks() { mask_thread_.reset(); }
 
   const EngineMetrics& metrics() const { return metrics_; }
   std::vector<SlotStatus> slots() const;
@@ -63,6 +71,7 @@ class EngineCore {
   struct Choice;
   struct Request;
   struct Draw;
+  struct Mask;
   /// The rows of one pass.
   struct Pass {
     std::vector<Choice*> choices;
@@ -103,6 +112,7 @@ class EngineCore {
   void draw_ready();
   void prompt_read(Choice& choice);
   void draw(Draw& d) const;
+  void make_mask(Choice& choice);
   void take_token(Draw& d);
 
   // ends
@@ -129,6 +139,9 @@ class EngineCore {
   std::int64_t suspended_bytes_ = 0;
   std::optional<EngineClock::time_point> last_end_;
   double seconds_per_end_ = 0;
+  bool waits_for_masks_ = false;
+  std::function<void()> mask_made_;
+  std::optional<base::TaskThread> mask_thread_;  ///< once there is such a mask
 };
 
 }  // namespace palimpsest

@@ -33,6 +33,9 @@ bool EngineCore::step() {
   const bool computed = assemble(pass) && run(pass);
   if (computed) draw_ready();
   forget_ended();
+  const auto unmade = [](const Choice* c) { return c->mask && !c->mask->made; };
+  waits_for_masks_ = !computed && !running_.empty() &&
+                     std::all_of(running_.begin(), running_.end(), unmade);
   update_gauges();
   if (computed) metrics_.step_seconds.add(seconds_between(start, now_()));
   return !idle();
@@ -87,6 +90,7 @@ void EngineCore::add_answers(Pass& pass, const std::vector<Choice*>& candidates)
     const std::int64_t prompt = choice->request.prompt(), length = cache_.length(choice->slot);
     if (length < prompt) continue;
     const auto next = static_cast<std::size_t>(length - prompt);
+    if (choice->mask && next == choice->written.size()) continue;
     PALIMPSEST_CHECK(next < choice->written.size(), "a token was chosen for every answer");
     if (cache_.wanted(choice->slot, 1).empty())
       cache_.append(choice->slot, std::span(choice->written).subspan(next, 1));
@@ -286,7 +290,8 @@ void EngineCore::draw_ready() {
     const auto written = static_cast<std::int64_t>(choice.written.size());
     if (cache_.length(choice.slot) != request.prompt() + written) continue;
     if (!request.prompt_read) prompt_read(choice);
-    if (choice.running()) draws.push_back({&choice, {}, {}});
+    const bool waits = choice.mask && !choice.mask->made;
+    if (choice.running() && !waits) draws.push_back({&choice, {}, {}});
   }
   const auto one = [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t i = begin; i < end; ++i) draw(draws[static_cast<std::size_t>(i)]);
@@ -296,7 +301,35 @@ void EngineCore::draw_ready() {
   } else {
     one(0, static_cast<std::int64_t>(draws.size()), 0);
   }
-  for (Draw& d : draws) take_token(d);
+  for (Draw& d : draws) d.later ? make_mask(*d.choice) : take_token(d);
+}
+
+/// Has another thread make the mask of a choice's next token.
+void EngineCore::make_mask(Choice& choice) {
+  if (choice.ended()) return;
+  ++metrics_.slow_masks;
+  choice.mask = std::make_shared<Mask>();
+  choice.mask->constraint = choice.constraint;
+  choice.mask->written = choice.written;
+  if (!mask_thread_) mask_thread_.emplace(base::TaskThread::AtEnd::kDrop);
+  const bool posted =
+      mask_thread_->post([mask = choice.mask, words = choice.allowed.size(), told = mask_made_] {
+        if (mask->unwanted) return;
+        try {
+          mask->allowed.assign(words, 0);
+          mask->limited = mask->constraint->allow(mask->written, mask->allowed);
+        } catch (const Error& error) {
+          mask->error = error;
+        } catch (const std::exception& error) {
+          mask->error = Error(ErrorCode::kInternal, error.what());
+        } catch (...) {
+          mask->error = Error(ErrorCode::kInternal, "the constraint failed");
+        }
+        mask->constraint.reset();
+        mask->made = true;
+        if (told) told();
+      });
+  PALIMPSEST_CHECK(posted, "as many may wait as there are choices");
 }
 
 /// What comes between the prompt and the first token.
@@ -323,9 +356,17 @@ void EngineCore::draw(Draw& d) const {
   const EngineRequest& asked = choice.request.asked();
   try {
     std::span<const std::uint32_t> allowed;
-    if (choice.constraint) {
+    if (choice.mask) {
+      if (choice.mask->error) throw *choice.mask->error;
+      choice.allowed.swap(choice.mask->allowed);
+      if (choice.mask->limited) allowed = choice.allowed;
+      choice.mask.reset();
+    } else if (choice.constraint) {
       choice.allowed.assign(static_cast<std::size_t>((runner_.vocab_size() + 31) / 32), 0);
-      if (choice.constraint->allow(choice.written, choice.allowed)) allowed = choice.allowed;
+      const auto limited = choice.constraint->allow_soon(choice.written, choice.allowed);
+      d.later = !limited;
+      if (d.later) return;
+      if (*limited) allowed = choice.allowed;
     }
     const std::span<const float> logits = cache_.logits(choice.slot);
     const std::span<const std::int32_t> tokens = cache_.tokens(choice.slot);

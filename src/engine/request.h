@@ -1,10 +1,23 @@
 #pragma once
 
+#include <atomic>
+
 #include "engine/engine_core.h"
 
 // What EngineCore holds of a request and of each of its choices.
 
 namespace palimpsest {
+
+/// A mask that is made beside the passes, since it takes long. Its choice sits out until then.
+struct EngineCore::Mask {
+  std::shared_ptr<TokenConstraint> constraint;
+  std::vector<std::int32_t> written;
+  std::vector<std::uint32_t> allowed;
+  bool limited = false;
+  std::optional<Error> error;
+  std::atomic<bool> made = false;      ///< set last, by who makes it: the rest belongs to it before
+  std::atomic<bool> unwanted = false;  ///< its choice has ended
+};
 
 struct EngineCore::Choice {
   enum class State : std::uint8_t {
@@ -20,7 +33,8 @@ struct EngineCore::Choice {
   std::int64_t index;
   State state = State::kUnborn;
   std::optional<Sampler> sampler;  ///< while it runs: its scratch is as large as the vocabulary
-  std::unique_ptr<TokenConstraint> constraint;
+  std::shared_ptr<TokenConstraint> constraint;
+  std::shared_ptr<Mask> mask;  ///< of the next token; null: allow_soon() will do
   std::vector<std::uint32_t> allowed;
   /// All tokens of the answer. The sequence is prompt + written; its next token to compute is the
   /// one at its length, be it new or computed before and lost.
@@ -67,6 +81,7 @@ struct EngineCore::Draw {
   Choice* choice;
   TokenInfo token;
   std::optional<Error> error;
+  bool later = false;  ///< the mask takes long
 };
 
 }  // namespace palimpsest

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -43,9 +44,16 @@ class CompiledConstraint {
   /// too ambiguous, and for an answer that is not in the grammar.
   static std::unique_ptr<TokenConstraint> start(std::shared_ptr<CompiledConstraint> compiled);
 
+  /// Makes some masks ahead, for a thread that nobody waits for; a few milliseconds a call. False
+  /// when there is nothing left to be made.
+  bool warm();
+
  private:
   friend class Matcher;
+  class Patient;
   std::mutex mutex_;
+  /// Of those that hold mutex_ or wait for it, how many take longer than anybody else may wait.
+  std::atomic<int> patient_{0};
   std::unique_ptr<Machine> machine_;
   Tokenizer tokenizer_;
 };
@@ -66,7 +74,14 @@ class ConstraintMaker {
     return keep(key, grammar);
   }
   /// An answer that is a text of the language and nothing else.
-  std::shared_ptr<CompiledConstraint> make(const Language& language);
+  std::shared_ptr<CompiledConstraint> make(const Language& language) {
+    return make(key_of(language), [&](Grammar& g) { return add_language(g, language); });
+  }
+  static std::string key_of(const Language& language);
+  /// Whether make() would make nothing.
+  bool has(const std::string& key) { return find(key) != nullptr; }
+  /// CompiledConstraint::warm() for the latest of those that are kept and not warm yet.
+  bool warm();
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
 
@@ -78,7 +93,12 @@ class ConstraintMaker {
   Tokenizer tokenizer_;
   std::mutex mutex_;
   std::shared_ptr<const TokenTries> tries_;  ///< made for the first constraint
-  std::list<std::pair<std::string, std::shared_ptr<CompiledConstraint>>> kept_;  ///< latest first
+  struct Kept {
+    std::string key;
+    std::shared_ptr<CompiledConstraint> compiled;
+    bool warm = false;
+  };
+  std::list<Kept> kept_;  ///< latest first
 };
 
 }  // namespace palimpsest::grammar

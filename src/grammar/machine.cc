@@ -85,12 +85,20 @@ void Machine::reset() {
 
 void Machine::begin() {
   work_ = 0;
+  most_work_ = kMostWork;
   if (bytes_ > kMostBytes) reset();
+}
+
+bool Machine::begin_quick() {
+  work_ = 0;
+  most_work_ = kFewSteps;
+  return bytes_ <= kMostBytes;
 }
 
 void Machine::spend(std::uint64_t steps) {
   work_ += steps;
-  if (work_ > kMostWork) {
+  if (work_ > most_work_) {
+    if (most_work_ < kMostWork) throw TooSlow();
     throw make_error(ErrorCode::kInvalidRequest,
                      "the constraint is too ambiguous: a token took more than {} steps", kMostWork);
   }
@@ -234,7 +242,10 @@ Machine::StateId Machine::advance(StateId state, TokenId id) {
 /// visit then. Found only for states that are visited often.
 std::uint64_t Machine::loops(StateId state) {
   if (states_[state].visits >= kOften) return states_[state].loops;
-  if (++states_[state].visits < kOften) return 0;
+  if (states_[state].visits + 1 < kOften) {
+    ++states_[state].visits;
+    return 0;
+  }
   ByteSet back;
   for (std::size_t c = 0; c < automaton_.class_byte.size(); ++c)
     back[c] = next(state, automaton_.class_byte[c]) == state;
@@ -242,6 +253,7 @@ std::uint64_t Machine::loops(StateId state) {
   for (std::size_t g = 0; g < group_classes_.size(); ++g) {
     if ((group_classes_[g] & ~back).none()) loops |= std::uint64_t{1} << g;
   }
+  states_[state].visits = kOften;
   return states_[state].loops = loops;
 }
 
@@ -256,10 +268,11 @@ void Machine::walk(const TokenTrie& trie, StateId state, std::uint32_t from,
   const std::vector<TokenTrie::Node>& nodes = trie.nodes();
   const std::uint32_t end = nodes[from].end;
   path_[nodes[from].depth] = state;
+  constexpr std::uint64_t kOneStep = 8;  // nodes that cost as much as an edge of the automaton
   std::uint64_t visited = 0;
   for (std::uint32_t i = from + 1; i < end;) {
     const TokenTrie::Node& node = nodes[i];
-    ++visited;
+    if (++visited % 1024 == 0) spend(1024 / kOneStep);
     const StateId to = next(path_[node.depth - 1u], node.byte);
     if (to == kDead) {
       i = node.end;
@@ -279,7 +292,7 @@ void Machine::walk(const TokenTrie& trie, StateId state, std::uint32_t from,
     path_[node.depth] = to;
     ++i;
   }
-  spend(visited / 8);
+  spend(visited % 1024 / kOneStep);
 }
 
 /// The threads of a state by what stands around the word that each is in.
@@ -348,6 +361,46 @@ Machine::StateId Machine::resume(StackId stack) {
   const StateId state = end_state();
   resumed_.emplace(stack, state);
   return state;
+}
+
+/// What may be read next in `state`, to be warmed later.
+void Machine::follow_to_warm(StateId state) {
+  std::vector<TokenId> tokens;
+  for (const Thread& t : states_[state].threads) {
+    for (const Automaton::Edge& edge : automaton_.edges_of(automaton_.nodes[t.node])) {
+      if (edge.kind == EdgeKind::kToken) tokens.push_back(static_cast<TokenId>(edge.value));
+    }
+  }
+  const auto found = [&](StateId to) {
+    if (to != kDead && to_warm_.size() < kWarmStates && found_to_warm_.insert(to).second)
+      to_warm_.push_back(to);
+  };
+  for (const TokenId id : tokens) found(advance(state, id));
+  for (const std::uint8_t byte : automaton_.class_byte) found(next(state, byte));
+}
+
+bool Machine::warm() {
+  begin();
+  if (warm_epoch_ != epoch_) {
+    warm_epoch_ = epoch_;
+    to_warm_ = {start_};
+    found_to_warm_ = {start_};
+    warmed_ = 0;
+  }
+  try {
+    while (warmed_ < to_warm_.size() && warm_work_ + work_ < kWarmWork) {
+      const StateId state = to_warm_[warmed_++];
+      const std::vector<Group> all = groups(state);  // a copy: states move while others are made
+      for (const Group& group : all) word_mask(group.word);
+      follow_to_warm(state);
+      if (work_ < kFewSteps) continue;
+      warm_work_ += work_;
+      return true;
+    }
+  } catch (const Error&) {
+    // Too ambiguous: whoever comes there hears of it.
+  }
+  return false;
 }
 
 void Machine::mask(StateId state, std::span<std::uint32_t> allowed) {

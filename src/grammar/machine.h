@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "grammar/automaton.h"
@@ -44,12 +45,21 @@ class Machine {
   static constexpr std::size_t kMostThreads = 2'000;
   static constexpr std::uint64_t kMostWork = 4'000'000;
   static constexpr std::size_t kMostBytes = 16 << 20;  ///< kept, about
+  /// Steps that take less than a millisecond.
+  static constexpr std::uint64_t kFewSteps = 3'000;
+  /// What warm() does at most.
+  static constexpr std::uint64_t kWarmWork = 1'000'000;
+  static constexpr std::size_t kWarmStates = 4'096;
 
   Machine(Automaton automaton, std::shared_ptr<const TokenTries> tries, const Tokenizer& tokenizer);
 
   /// To be called before each use: allows kMostWork steps until the next call, and forgets all
   /// states when they take too much room. States are valid while epoch() stays what it is.
   void begin();
+  /// The same for a caller that cannot wait: allows kFewSteps, beyond which TooSlow is thrown, and
+  /// forgets nothing: false where that is due.
+  bool begin_quick();
+  struct TooSlow {};
   /// Allows kMostWork steps again: for a caller that reads many tokens at once.
   void begin_token() { work_ = 0; }
   std::uint64_t epoch() const { return epoch_; }
@@ -63,6 +73,10 @@ class Machine {
   bool may_end(StateId state) const { return states_[state].ends; }
   /// Sets the bits of all tokens that may come next.
   void mask(StateId state, std::span<std::uint32_t> allowed);
+
+  /// Makes masks of words that are not made yet, in states near the start before those further
+  /// away: a few milliseconds of them a call. False when all are made, or as many as may be.
+  bool warm();
 
   std::size_t states() const { return states_.size(); }
 
@@ -118,6 +132,7 @@ class Machine {
   const WordMask& word_mask(StateId state);
   void walk(const TokenTrie& trie, StateId state, std::uint32_t from,
             std::span<std::uint32_t> allowed, std::vector<std::uint32_t>* exits);
+  void follow_to_warm(StateId state);
 
   Automaton automaton_;
   std::shared_ptr<const TokenTries> tries_;
@@ -129,7 +144,7 @@ class Machine {
   std::unordered_multimap<std::uint64_t, StateId> state_ids_;
   std::unordered_map<StackId, StateId> resumed_;
   StateId start_ = 0;
-  std::uint64_t epoch_ = 0, work_ = 0;
+  std::uint64_t epoch_ = 0, work_ = 0, most_work_ = kMostWork;
   std::size_t bytes_ = 0;
   // scratch
   StampSet seen_;
@@ -137,6 +152,11 @@ class Machine {
   bool made_ends_ = false;
   std::vector<StateId> path_;
   std::vector<std::uint32_t> word_bits_;
+  // of warm()
+  std::vector<StateId> to_warm_;  ///< in the order in which they were found
+  std::unordered_set<StateId> found_to_warm_;
+  std::size_t warmed_ = 0;  ///< of them
+  std::uint64_t warm_epoch_ = 0, warm_work_ = 0;
 };
 
 }  // namespace palimpsest::grammar

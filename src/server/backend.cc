@@ -74,21 +74,13 @@ std::uint64_t Backend::user_of(const Request& request) const {
                               : key_of(request).value_or(0) + 1;
 }
 
-void Backend::submit(EngineRequest asked, const Request& request,
-                     const std::shared_ptr<Reply>& reply, bool stream, EventHandler on_event) {
-  asked.user = user_of(request);
-  const RequestId id = engine.submit(std::move(asked), std::move(on_event));
-  if (stream) reply->begin_stream();
-  reply->on_gone([&engine = engine, id] { engine.cancel(id); });
-}
-
-PreparedChat prepare_chat(const Backend& backend, const Json& body) {
+PreparedChat prepare_chat(const Backend& backend, const Request& request, const Json& body) {
   PreparedChat chat;
   chat.fields = read_chat_generation(body, backend.limits);
   chat.conversation = read_conversation(body);
   EngineRequest& engine = chat.fields.engine;
   constrain(read_constraints(body, true), backend.constraints, &backend.format(),
-            &chat.conversation, engine);
+            &chat.conversation, request.may_take_long, engine);
   engine.prompt = encode(backend.tokenizer, backend.format().render(chat.conversation));
   engine.borders = message_borders(backend.tokenizer, engine.prompt);
   engine.stop_ids = backend.tokenizer.stop_ids();

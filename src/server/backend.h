@@ -41,10 +41,6 @@ struct Backend {
   std::optional<std::size_t> key_of(const Request& request) const;
   /// Whom the engine counts the request for: its key, or its address where there are no keys.
   std::uint64_t user_of(const Request& request) const;
-  /// Hands a request to the engine, which tells `on_event`; the client's leaving cancels it. With
-  /// `stream`, comments keep the connection from looking dead from here on.
-  void submit(EngineRequest asked, const Request& request, const std::shared_ptr<Reply>& reply,
-              bool stream, EventHandler on_event);
 
   Engine& engine;
   const Tokenizer tokenizer;
@@ -62,8 +58,9 @@ struct PreparedChat {
   GenerationFields fields;    ///< with prompt, borders and stop ids
   Conversation conversation;  ///< what the answer's parser is made for
 };
-/// `body` in the form of /v1/chat/completions. ApiError 400, or Error naming the field.
-PreparedChat prepare_chat(const Backend& backend, const Json& body);
+/// `body` in the form of /v1/chat/completions, made of that of `request`. ApiError 400, or Error
+/// naming the field; GrammarNotMade.
+PreparedChat prepare_chat(const Backend& backend, const Request& request, const Json& body);
 
 std::int64_t unix_seconds();
 void send_json(const std::shared_ptr<Reply>& reply, const Json& json);

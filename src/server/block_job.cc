@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "server/fan_out.h"
-
 namespace palimpsest::server {
 
 BlockJob::BlockJob(Backend& backend, PreparedChat& chat, std::shared_ptr<Reply> reply)
@@ -15,27 +13,13 @@ BlockJob::BlockJob(Backend& backend, PreparedChat& chat, std::shared_ptr<Reply> 
   usage_.prompt_tokens = static_cast<std::int64_t>(chat.fields.engine.prompt.size());
 }
 
-bool BlockJob::on_event(const EngineEvent& event) noexcept {
-  if (over_) return false;
-  try {
-    return std::visit([this](const auto& e) { return hear(e); }, event);
-  } catch (...) {
-    fail(current_error());
-    return false;
-  }
-}
-
-void BlockJob::fail(const ApiError& error) {
-  if (!std::exchange(over_, true)) failed(error);
-}
-
-bool BlockJob::hear(const StartedEvent& event) {
+bool BlockJob::hear_one(const StartedEvent& event) {
   usage_.prompt = event.prompt;
   started();
   return true;
 }
 
-bool BlockJob::hear(const TokensEvent& event) {
+bool BlockJob::hear_one(const TokensEvent& event) {
   AnswerDelta delta;
   bool goes_on = true;
   for (const TokenInfo& token : event.tokens) {
@@ -45,7 +29,7 @@ bool BlockJob::hear(const TokensEvent& event) {
   return goes_on;
 }
 
-bool BlockJob::hear(const ChoiceEvent& event) {
+bool BlockJob::hear_one(const ChoiceEvent& event) {
   throw_if_failed(event);
   if (event.reason != FinishReason::kStop) {
     end_ = End::kLength;
@@ -61,10 +45,8 @@ bool BlockJob::hear(const ChoiceEvent& event) {
   return true;
 }
 
-bool BlockJob::hear(const FinishedEvent& event) {
+bool BlockJob::hear_one(const FinishedEvent& event) {
   usage_ = event.usage;
-  over_ = true;
-  finished(end_);
   return true;
 }
 
@@ -98,10 +80,12 @@ void BlockJob::close() {
   if (std::exchange(open_, false)) closed(blocks_.size() - 1);
 }
 
-void start(Backend& backend, PreparedChat chat, std::shared_ptr<BlockJob> job,
+void start(Backend& backend, PreparedChat chat, std::shared_ptr<BlockJob> job, std::string id,
            const Request& request, const std::shared_ptr<Reply>& reply) {
-  backend.submit(std::move(chat.fields.engine), request, reply, chat.fields.stream,
-                 [job](const EngineEvent& event) { return job->on_event(event); });
+  std::vector<EngineRequest> requests;
+  requests.push_back(std::move(chat.fields.engine));
+  FanOut::start(backend, std::move(requests), request, reply, std::move(job), chat.fields.stream,
+                std::move(id));
 }
 
 }  // namespace palimpsest::server

@@ -8,6 +8,7 @@
 #include "server/answer_text.h"
 #include "server/api_error.h"
 #include "server/backend.h"
+#include "server/fan_out.h"
 
 namespace palimpsest::server {
 
@@ -21,27 +22,26 @@ struct AnswerBlock {
 
 /// An answer as a list of blocks that follow one another, which is how the interfaces of Anthropic
 /// and OpenAI's /v1/responses show it: one choice, no log-probabilities. Each piece is added to its
-/// block and then shown, so that streamed and whole answers are made of the same pieces. Its
-/// functions are called by the engine's thread, one at a time.
-class BlockJob {
+/// block and then shown, so that streamed and whole answers are made of the same pieces.
+class BlockJob : public PartsListener {
  public:
   BlockJob(Backend& backend, PreparedChat& chat, std::shared_ptr<Reply> reply);
-  virtual ~BlockJob() = default;
 
-  bool on_event(const EngineEvent& event) noexcept;
+  bool hear(std::size_t, const EngineEvent& event) final {
+    return std::visit([this](const auto& e) { return hear_one(e); }, event);
+  }
+  void finished() final { ended(end_); }
 
  protected:
   enum class End : std::uint8_t { kModel, kStopText, kCalls, kLength };
 
   // What an interface makes of it; `at` is the place of a block in blocks_. A block is opened,
-  // grows, and is closed before the next one is opened.
+  // grows, and is closed before the next one is opened. failed() is PartsListener's.
   virtual void started() = 0;
   virtual void opened(std::size_t at) = 0;
   virtual void grew(std::size_t at, const std::string& piece) = 0;
   virtual void closed(std::size_t at) = 0;
-  virtual void finished(End end) = 0;
-  /// Instead of what would come next; nothing follows.
-  virtual void failed(const ApiError& error) = 0;
+  virtual void ended(End end) = 0;
 
   const std::string& stop_text() const { return text_.stop_text(); }  ///< of kStopText
   std::int64_t reasoning_tokens() const { return text_.reasoning_tokens(); }
@@ -50,29 +50,28 @@ class BlockJob {
   const bool stream_;
   std::shared_ptr<Reply> reply_;
   std::vector<AnswerBlock> blocks_;
-  Usage usage_;  ///< `prompt` from started() on, whole in finished()
+  Usage usage_;  ///< `prompt` from started() on, whole in ended()
 
  private:
-  bool hear(const StartedEvent& event);
-  bool hear(const ProgressEvent&) { return true; }
-  bool hear(const PromptLogprobsEvent&) { return true; }
-  bool hear(const EmbeddingEvent&) { return true; }
-  bool hear(const TokensEvent& event);
-  bool hear(const ChoiceEvent& event);
-  bool hear(const FinishedEvent& event);
+  bool hear_one(const StartedEvent& event);
+  bool hear_one(const ProgressEvent&) { return true; }
+  bool hear_one(const PromptLogprobsEvent&) { return true; }
+  bool hear_one(const EmbeddingEvent&) { return true; }
+  bool hear_one(const TokensEvent& event);
+  bool hear_one(const ChoiceEvent& event);
+  bool hear_one(const FinishedEvent& event);
   void show(const AnswerDelta& delta);
   void append(AnswerBlock::Kind kind, const std::string& piece);
   void open(AnswerBlock block);
   void close();
-  void fail(const ApiError& error);
 
   AnswerText text_;
-  bool open_ = false, over_ = false;
+  bool open_ = false;
   End end_ = End::kModel;
 };
 
-/// Hands `chat` to the engine, whose events `job` hears.
-void start(Backend& backend, PreparedChat chat, std::shared_ptr<BlockJob> job,
+/// Hands `chat` to the engine, whose events `job` hears. It can be watched as `id`.
+void start(Backend& backend, PreparedChat chat, std::shared_ptr<BlockJob> job, std::string id,
            const Request& request, const std::shared_ptr<Reply>& reply);
 
 /// The interfaces that show blocks. `body`: of the request, whose fields a response repeats.

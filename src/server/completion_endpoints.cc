@@ -33,7 +33,7 @@ void start(Backend& backend, GenerationFields fields, JobSetup setup, const Requ
 
 void chat_completions(Backend& backend, const Request& request,
                       const std::shared_ptr<Reply>& reply) {
-  PreparedChat chat = prepare_chat(backend, parse_object(request.body));
+  PreparedChat chat = prepare_chat(backend, request, parse_object(request.body));
   JobSetup setup;
   setup.chat = true;
   setup.format = &backend.format();
@@ -49,7 +49,8 @@ void completions(Backend& backend, const Request& request, const std::shared_ptr
   GenerationFields fields = read_completion_generation(body, backend.limits, setup.echo);
   setup.prompts = read_prompts(body, backend.tokenizer, backend.limits.vocab_size,
                                backend.limits.most_choices / fields.engine.choices);
-  constrain(read_constraints(body, false), backend.constraints, nullptr, nullptr, fields.engine);
+  constrain(read_constraints(body, false), backend.constraints, nullptr, nullptr,
+            request.may_take_long, fields.engine);
   fields.engine.stop_ids = backend.tokenizer.stop_ids();
   setup.id = answer_id(request, "cmpl-");
   start(backend, std::move(fields), std::move(setup), request, reply);

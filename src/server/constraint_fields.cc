@@ -196,12 +196,17 @@ ConstraintFields read_constraints(const Json& body, bool chat) {
 }
 
 void constrain(const ConstraintFields& fields, grammar::ConstraintMaker& maker,
-               const ChatFormat* format, Conversation* conversation, EngineRequest& request) {
+               const ChatFormat* format, Conversation* conversation, bool may_take_long,
+               EngineRequest& request) {
   if (fields.empty()) return;
   std::shared_ptr<grammar::CompiledConstraint> compiled;
   std::string name = fields.wish.content ? fields.content_field : fields.calls_field;
+  const auto require_made = [&](const std::string& key) {
+    if (!may_take_long && !maker.has(key)) throw GrammarNotMade();
+  };
   try {
     if (!format) {
+      require_made(maker.key_of(*fields.wish.content));
       compiled = maker.make(*fields.wish.content);
     } else {
       const AnswerShape shape = format->answer_shape(*conversation);
@@ -215,17 +220,18 @@ void constrain(const ConstraintFields& fields, grammar::ConstraintMaker& maker,
           options.response_schema = fields.wish.content->source;
         }
       }
+      const std::vector<ToolDefinition> tools = text::all_tools(*conversation);
+      const std::string key = answer_key(fields, *format, *conversation, tools);
+      require_made(key);
       // Checked alone first, so that an error is about the right field.
       if (fields.wish.content && fields.wish.calls != AnswerWish::Calls::kNone) {
         grammar::Grammar alone;
         grammar::add_language(alone, *fields.wish.content);
         name = fields.calls_field;
       }
-      const std::vector<ToolDefinition> tools = text::all_tools(*conversation);
-      compiled = maker.make(
-          answer_key(fields, *format, *conversation, tools), [&](grammar::Grammar& whole) {
-            return grammar::add_answer(whole, maker.tokenizer(), shape, tools, fields.wish);
-          });
+      compiled = maker.make(key, [&](grammar::Grammar& whole) {
+        return grammar::add_answer(whole, maker.tokenizer(), shape, tools, fields.wish);
+      });
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInvalidRequest || error.code() == ErrorCode::kUnsupported)

@@ -27,10 +27,15 @@ struct ConstraintFields {
 /// tool_choice, parallel_tool_calls and `strict` of tools. ApiError 400 naming the field.
 ConstraintFields read_constraints(const Json& body, bool chat);
 
+/// Thrown for a grammar that is not made yet, where Request::may_take_long does not allow to make
+/// it: the request is to be handled again where it does.
+struct GrammarNotMade {};
+
 /// Has the answers of a request keep to `fields`. With `format`, the answer to `conversation`,
 /// whose options are set so that the prompt asks for what will be enforced, where the format has
-/// words for that. ApiError 400 naming the field and the place in it.
+/// words for that. ApiError 400 naming the field and the place in it; GrammarNotMade.
 void constrain(const ConstraintFields& fields, grammar::ConstraintMaker& maker,
-               const ChatFormat* format, Conversation* conversation, EngineRequest& request);
+               const ChatFormat* format, Conversation* conversation, bool may_take_long,
+               EngineRequest& request);
 
 }  // namespace palimpsest::server

@@ -25,6 +25,7 @@ struct Request {
   std::string authorization, content_type, if_none_match;
   std::string peer;                         ///< address of the client
   std::string body;
+  bool may_take_long = false;  ///< it is handled on a thread that no other request waits for
 };
 
 struct Response {

@@ -45,7 +45,7 @@ class MessagesJob final : public BlockJob {
     if (stream_) write("content_block_stop", {{"index", at}});
   }
 
-  void finished(End end) override {
+  void ended(End end) override {
     const Json stop = {{"stop_reason", reason(end)},
                        {"stop_sequence", end == End::kStopText ? Json(stop_text()) : Json(nullptr)}};
     if (stream_) {
@@ -124,15 +124,15 @@ class MessagesJob final : public BlockJob {
 void messages(Backend& backend, const Request& request, const std::shared_ptr<Reply>& reply) {
   const Json body = parse_object(request.body);
   PreparedChat chat =
-      prepare_chat(backend, chat_of_messages(body, backend.format().has_thinking(), false));
+      prepare_chat(backend, request, chat_of_messages(body, backend.format().has_thinking(), false));
   const auto job = make_messages_job(backend, chat, request, reply);
-  start(backend, std::move(chat), job, request, reply);
+  start(backend, std::move(chat), job, answer_id(request, "msg_"), request, reply);
 }
 
 void count_tokens(Backend& backend, const Request& request, const std::shared_ptr<Reply>& reply) {
   const Json body = parse_object(request.body);
   const PreparedChat chat =
-      prepare_chat(backend, chat_of_messages(body, backend.format().has_thinking(), true));
+      prepare_chat(backend, request, chat_of_messages(body, backend.format().has_thinking(), true));
   send_json(reply, {{"input_tokens", chat.fields.engine.prompt.size()}});
 }
 

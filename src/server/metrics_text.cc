@@ -63,6 +63,7 @@ std::string metrics_text(const EngineMetrics& m, const HttpCounts& http) {
   text.counter("prompt_tokens_replayed_total", "Tokens of prompts computed again behind a snapshot.", m.prompts.replayed_tokens);
   text.counter("prompt_tokens_computed_total", "Tokens of prompts computed for the first time.", m.prompts.computed_tokens);
   text.counter("tokens_written_total", "Tokens of answers.", m.written_tokens);
+  text.counter("slow_masks_total", "Masks of constraints that took long, made beside the passes.", m.slow_masks);
   text.counter("preemptions_total", "Times a sequence stepped back for another.", m.preemptions);
   text.counter("passes_total", "Forward passes.", m.passes);
   text.counter("passes_failed_total", "Forward passes that failed.", m.failed_passes);

@@ -75,7 +75,7 @@ class ResponsesJob final : public BlockJob {
     write("response.output_item.done", {{"output_index", at}, {"item", item(at, "completed")}});
   }
 
-  void finished(End end) override {
+  void ended(End end) override {
     const char* status = end == End::kLength ? "incomplete" : "completed";
     Json whole = response(status);
     if (end == End::kLength) whole["incomplete_details"] = {{"reason", "max_output_tokens"}};
@@ -190,9 +190,9 @@ class ResponsesJob final : public BlockJob {
 
 void responses(Backend& backend, const Request& request, const std::shared_ptr<Reply>& reply) {
   const Json body = parse_object(request.body);
-  PreparedChat chat = prepare_chat(backend, chat_of_responses(body));
+  PreparedChat chat = prepare_chat(backend, request, chat_of_responses(body));
   const auto job = make_responses_job(backend, chat, body, request, reply);
-  start(backend, std::move(chat), job, request, reply);
+  start(backend, std::move(chat), job, answer_id(request, "resp_"), request, reply);
 }
 
 }  // namespace

@@ -1,13 +1,20 @@
 #include "server/service.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <atomic>
 
 #include "server/api_error.h"
+#include "server/constraint_fields.h"
 #include "server/endpoints.h"
 #include "server/web_page.h"
 
 namespace palimpsest::server {
 namespace {
+
+/// Requests that may wait for their grammar to be made.
+constexpr std::size_t kMostPreparing = 64;
 
 bool is_json_type(std::string_view type) {
   type = type.substr(0, type.find(';'));
@@ -22,7 +29,8 @@ bool is_json_type(std::string_view type) {
 }  // namespace
 
 Service::Service(Engine& engine, Tokenizer tokenizer, ServiceOptions options)
-    : backend_(engine, std::move(tokenizer), std::move(options)) {
+    : backend_(engine, std::move(tokenizer), std::move(options)),
+      preparing_(base::TaskThread::AtEnd::kDrop, kMostPreparing) {
   for (auto* group : {&completion_routes, &messages_routes, &responses_routes, &embedding_routes, &model_routes,
                       &text_routes, &session_routes, &status_routes, &memory_routes})
     routes_.add(group(backend_));
@@ -59,12 +67,43 @@ std::optional<Response> Service::admit(const Request& request) {
 
 void Service::handle(Request request, std::shared_ptr<Reply> reply) {
   Routes::Match match = routes_.find(request.method, request.path);  // admit() has found it
+  request.name = std::move(match.name);
+  perform(*match.route, std::make_shared<Request>(std::move(request)), reply);
+}
+
+void Service::perform(const Route& route, std::shared_ptr<Request> request,
+                      const std::shared_ptr<Reply>& reply) {
   try {
-    request.name = std::move(match.name);
-    match.route->action(request, reply);
+    route.action(*request, reply);
+  } catch (const GrammarNotMade&) {
+    prepare(route, std::move(request), reply);
   } catch (...) {
-    reply->send(error_response(current_error(), match.errors));
+    reply->send(error_response(current_error(), route.errors));
   }
+}
+
+/// Handles a request again, where its grammar may be made. Who leaves in the meantime is forgotten.
+void Service::prepare(const Route& route, std::shared_ptr<Request> request,
+                      const std::shared_ptr<Reply>& reply) {
+  const auto gone = std::make_shared<std::atomic<bool>>(false);
+  reply->on_gone([gone] { *gone = true; });
+  request->may_take_long = true;
+  const bool taken = preparing_.post([this, &route, request = std::move(request), reply, gone] {
+    if (!*gone) perform(route, request, reply);
+    warm();
+  });
+  if (taken) return;
+  ApiError error(429, fmt::format("{} requests wait for their grammars to be made, and no more may", kMostPreparing), {}, "overloaded");
+  error.retry_after = 1;
+  reply->send(error_response(error, route.errors));
+}
+
+/// Makes masks ahead, a few at a time, so that requests which come meanwhile need not wait for all.
+void Service::warm() {
+  // Not taken: many wait, each of which will come here again.
+  (void)preparing_.post([this] {
+    if (backend_.constraints.warm()) warm();
+  });
 }
 
 Response Service::refusal(const Request& request, int status, const std::string& text) {

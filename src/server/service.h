@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/task_thread.h"
 #include "server/backend.h"
 #include "server/http.h"
 #include "server/routes.h"
@@ -24,8 +25,15 @@ class Service final : public Handler {
   const Routes& routes() const { return routes_; }
 
  private:
+  void perform(const Route& route, std::shared_ptr<Request> request,
+               const std::shared_ptr<Reply>& reply);
+  void prepare(const Route& route, std::shared_ptr<Request> request,
+               const std::shared_ptr<Reply>& reply);
+  void warm();
+
   Backend backend_;
   Routes routes_;
+  base::TaskThread preparing_;  ///< makes grammars, and masks ahead
 };
 
 }  // namespace palimpsest::server

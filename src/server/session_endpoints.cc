@@ -71,7 +71,7 @@ void save(Backend& backend, Sessions& sessions, const Request& request,
   const std::string name = name_in(body);
   EngineRequest asked;
   if (field(body, "messages")) {
-    asked = prepare_chat(backend, body).fields.engine;
+    asked = prepare_chat(backend, request, body).fields.engine;
   } else {
     asked.prompt = read_prompts(body, backend.tokenizer, backend.limits.vocab_size, 1).front();
   }

@@ -40,7 +40,7 @@ void apply_template(const Backend& backend, const Request& request,
   Conversation conversation = read_conversation(body);
   EngineRequest unused;
   constrain(read_constraints(body, true), backend.constraints, &backend.format(), &conversation,
-            unused);
+            request.may_take_long, unused);
   send_json(reply, {{"prompt", join(backend.format().render(conversation))}});
 }
 

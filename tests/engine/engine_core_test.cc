@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "base/log.h"
 #include "engine/engine_support.h"
@@ -320,6 +322,73 @@ TEST(EngineCore, ConstraintsDecideWhatMayCome) {
       alone(constrained([](auto, auto) -> bool { throw std::runtime_error("oops"); }));
   EXPECT_EQ(thrown.ends.at(0).reason, FinishReason::kError);
   EXPECT_EQ(thrown.ends.at(0).text, "oops");
+}
+
+/// Some of its masks take as long as somebody outside likes.
+struct Slow final : TokenConstraint {
+  bool allow(std::span<const std::int32_t> written, std::span<std::uint32_t> allowed) override {
+    ++slow;
+    while (closed) std::this_thread::yield();
+    if (fails) throw std::runtime_error("no mask");
+    allowed[0] = 1u << (written.size() % 5);
+    return true;
+  }
+  std::optional<bool> allow_soon(std::span<const std::int32_t> written,
+                                 std::span<std::uint32_t> allowed) override {
+    allowed[0] = ~0u;  // means nothing where it is not soon
+    if (written.size() % 3 == 1) return std::nullopt;
+    allowed[0] = 1u << (written.size() % 5);
+    return true;
+  }
+  static inline std::atomic<bool> closed{false}, fails{false};
+  static inline std::atomic<int> slow{0};
+};
+
+EngineRequest slowly_constrained() {
+  EngineRequest request = asks(some_text(1, 50), 12);
+  request.constraint = [](std::int64_t) { return std::make_unique<Slow>(); };
+  return request;
+}
+
+TEST(EngineCore, NobodyWaitsForAMaskThatTakesLong) {
+  Slow::closed = true;
+  FakeEngine engine;
+  Listener slow, other;
+  engine.submit(slowly_constrained(), slow);
+  engine.submit(asks(some_text(2, 60), 30), other);
+  for (int i = 0; i < 200 && !other.finished(); ++i) engine.core.step();
+  EXPECT_TRUE(other.finished());
+  EXPECT_EQ(other.heard().tokens, alone(asks(some_text(2, 60), 30)).tokens);
+  EXPECT_EQ(slow.heard().tokens.at(0), Ids{0}) << "the second token waits for its mask";
+  engine.core.step();
+  EXPECT_TRUE(engine.core.waits_for_masks()) << "there is nothing else to do";
+  Slow::closed = false;
+  ASSERT_TRUE(engine.finish());
+  EXPECT_EQ(slow.heard().tokens.at(0), (Ids{0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1}));
+  EXPECT_EQ(engine.core.metrics().slow_masks, 4u);
+  EXPECT_FALSE(engine.core.waits_for_masks());
+}
+
+TEST(EngineCore, AMaskThatTakesLongMayFailOrBecomeUnwanted) {
+  Slow::fails = true;
+  EXPECT_EQ(alone(slowly_constrained()).ends.at(0).text, "no mask");
+  Slow::fails = false;
+  Slow::closed = true;
+  Slow::slow = 0;
+  FakeEngine engine;
+  Listener first, second;
+  const RequestId id = engine.submit(slowly_constrained(), first);
+  engine.submit(slowly_constrained(), second);
+  for (int i = 0; i < 50; ++i) engine.core.step();
+  while (Slow::slow == 0) std::this_thread::yield();
+  engine.core.cancel(id);  // while its mask is made
+  EXPECT_EQ(first.heard().ends.at(0).reason, FinishReason::kCancelled);
+  EXPECT_EQ(engine.pool.free_slots(), 2);
+  engine.core.cancel_all("over");  // while a mask waits to be made
+  Slow::closed = false;
+  EXPECT_TRUE(engine.finish());
+  engine.core.stop_masks();
+  EXPECT_EQ(Slow::slow, 1);
 }
 
 TEST(EngineCore, LogprobsAreThoseOfTheModelItself) {

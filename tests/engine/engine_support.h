@@ -175,6 +175,7 @@ struct FakeEngine {
   bool finish() {
     for (int i = 0; i < 100000; ++i) {
       if (!core.step()) return true;
+      if (core.waits_for_masks()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return false;
   }

@@ -315,6 +315,40 @@ TEST(Engine, ManyThreadsSubmitAndCancelAtOnce) {
   EXPECT_EQ(engine.metrics().finished, kThreads * kEach);
 }
 
+/// Each mask takes long.
+struct Lazy final : TokenConstraint {
+  bool allow(std::span<const std::int32_t>, std::span<std::uint32_t>) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return false;
+  }
+  std::optional<bool> allow_soon(std::span<const std::int32_t>, std::span<std::uint32_t>) override {
+    return std::nullopt;
+  }
+};
+
+TEST(Engine, GoesOnWhenAMaskThatItWaitedForIsMade) {
+  Engine engine(model(), small());
+  std::list<Listener> listeners;
+  for (int alone_first = 0; alone_first < 4; ++alone_first) {
+    EngineRequest request = request_of(1);
+    if (alone_first != 2) request.constraint = [](std::int64_t) { return std::make_unique<Lazy>(); };
+    engine.submit(request, listeners.emplace_back().handler());
+    if (alone_first == 0) listeners.back().wait();
+  }
+  for (const Listener& listener : listeners) {
+    listener.wait();
+    EXPECT_EQ(listener.heard().tokens.at(0), generated(request_of(1)));
+  }
+  EXPECT_EQ(engine.metrics().slow_masks, 3u * static_cast<unsigned>(request_of(1).max_tokens));
+  Listener late;
+  EngineRequest forever = request_of(1);
+  forever.max_tokens = -1;
+  forever.constraint = [](std::int64_t) { return std::make_unique<Lazy>(); };
+  engine.submit(forever, late.handler());
+  engine.stop(std::chrono::milliseconds(20));
+  EXPECT_TRUE(late.finished());
+}
+
 TEST(Engine, AnEngineThatGoesAwayTellsItsRequests) {
   std::list<Listener> listeners;
   {

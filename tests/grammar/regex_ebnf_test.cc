@@ -158,6 +158,46 @@ TEST(Mask, HasTheTokensThatCanComeNext) {
   }
 }
 
+/// Quick masks, patient ones, and those of a language whose masks were made ahead.
+TEST(Mask, IsTheSameHoweverItIsMade) {
+  const Language languages[] = {{Notation::kRegex, "(.{0,40}x){0,60}"},
+                                {Notation::kJsonSchema, R"({"type":"array","items":{"type":"string","minLength":3,"maxLength":80}})"},
+                                {Notation::kEbnf, "root ::= \"a\" root \"x\" | [b-y]{3,9}"}};
+  ConstraintMaker quick_maker(demo_tokenizer()), patient_maker(demo_tokenizer()), warm_maker(demo_tokenizer());
+  std::mt19937 random(5);
+  const auto words = static_cast<std::size_t>((demo_tokenizer().vocab_size() + 31) / 32);
+  int slow = 0, soon = 0;
+  for (const Language& language : languages) {
+    const auto quick = CompiledConstraint::start(quick_maker.make(language)), patient = CompiledConstraint::start(patient_maker.make(language));
+    EXPECT_FALSE(warm_maker.has(ConstraintMaker::key_of(language)));
+    const auto warm = CompiledConstraint::start(warm_maker.make(language));
+    EXPECT_TRUE(warm_maker.has(ConstraintMaker::key_of(language)));
+    for (int calls = 0; warm_maker.warm(); ++calls) ASSERT_LT(calls, 10'000);
+    EXPECT_FALSE(warm_maker.warm()) << "all is warm";
+    std::vector<TokenId> written;
+    for (int step = 0; step < 40; ++step) {
+      std::vector<std::uint32_t> mask(words), expected(words), warmed(words);
+      ASSERT_TRUE(patient->allow(written, expected));
+      const auto limited = quick->allow_soon(written, mask);
+      ++(limited ? soon : slow);
+      if (!limited) {
+        mask.assign(words, 0);
+        ASSERT_TRUE(quick->allow(written, mask));
+      }
+      ASSERT_TRUE(warm->allow(written, warmed));
+      EXPECT_EQ(mask, expected) << step;
+      EXPECT_EQ(warmed, expected) << step;
+      std::vector<TokenId> ids;
+      for (TokenId id = 0; id < demo_tokenizer().vocab_size(); ++id)
+        if (expected[static_cast<std::size_t>(id) / 32] >> (id % 32) & 1 && !demo_tokenizer().is_stop(id)) ids.push_back(id);
+      if (ids.empty()) break;
+      written.push_back(ids[random() % ids.size()]);
+    }
+  }
+  EXPECT_GT(slow, 0);
+  EXPECT_GT(soon, slow);
+}
+
 TEST(Mask, ForgetsStatesAndAnswersAlike) {
   const Language language = {Notation::kEbnf, "root ::= item*\nitem ::= \"(\" item* \")\" | [a-z ]"};
   ConstraintMaker maker(demo_tokenizer());

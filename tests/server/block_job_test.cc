@@ -54,20 +54,31 @@ Backend& backend() {
 const Json kTool = Json::parse(R"({"type": "function", "function": {"name": "f"}})");
 
 /// Has `job` hear an answer of one token an event, control tokens by their names.
-void tell(BlockJob& job, const std::string& text, FinishReason reason = FinishReason::kStop) {
-  job.on_event(StartedEvent{{.cached_tokens = 3, .replayed_tokens = 0, .computed_tokens = 4}});
+void tell(PartsListener& job, const std::string& text, FinishReason reason = FinishReason::kStop) {
+  bool over = false;
+  const auto hear = [&](const EngineEvent& event) {
+    try {
+      return !over && job.hear(0, event);
+    } catch (...) {
+      over = true;
+      job.failed(current_error());
+      return false;
+    }
+  };
+  hear(StartedEvent{{.cached_tokens = 3, .replayed_tokens = 0, .computed_tokens = 4}});
   std::int64_t written = 0;
   for (const TokenId id : tokenizer().encode(text, EncodeMode::kControl)) {
     const TokenInfo token{.id = id, .logprob = 0, .top = {}};
     ++written;
-    if (!job.on_event(TokensEvent{0, std::span(&token, 1)})) break;
+    if (!hear(TokensEvent{0, std::span(&token, 1)})) break;
   }
-  job.on_event(ChoiceEvent{0, reason, -1, ErrorCode::kInternal, "why"});
+  hear(ChoiceEvent{0, reason, -1, ErrorCode::kInternal, "why"});
   Usage usage;
   usage.prompt_tokens = 7;
   usage.prompt.cached_tokens = 3;
   usage.written_tokens = written;
-  job.on_event(FinishedEvent{usage});
+  hear(FinishedEvent{usage});
+  if (!over) job.finished();
 }
 
 const std::string kAnswer =
@@ -86,7 +97,7 @@ std::shared_ptr<KeptReply> messages(bool stream, const std::string& text,
                                     FinishReason reason = FinishReason::kStop,
                                     std::vector<std::string> stops = {}) {
   auto reply = std::make_shared<KeptReply>();
-  PreparedChat chat = prepare_chat(backend(), chat_of(stream, std::move(stops)));
+  PreparedChat chat = prepare_chat(backend(), Request(), chat_of(stream, std::move(stops)));
   Request request;
   request.id = "r";
   tell(*make_messages_job(backend(), chat, request, reply), text, reason);
@@ -96,7 +107,7 @@ std::shared_ptr<KeptReply> messages(bool stream, const std::string& text,
 std::shared_ptr<KeptReply> responses(bool stream, const std::string& text,
                                      FinishReason reason = FinishReason::kStop) {
   auto reply = std::make_shared<KeptReply>();
-  PreparedChat chat = prepare_chat(backend(), chat_of(stream));
+  PreparedChat chat = prepare_chat(backend(), Request(), chat_of(stream));
   Request request;
   request.id = "r";
   const Json body = {{"input", "?"}, {"instructions", "be"}};

@@ -206,6 +206,27 @@ TEST(MemoryEndpoint, StreamsWhatTheAnswerDoesAndChangesNothing) {
   EXPECT_EQ(pages % 18, 0) << "all pages at once";
 }
 
+TEST(MemoryEndpoint, ShowsAnswersOfTheOtherInterfaces) {
+  Running server;
+  const Json messages = {{"max_tokens", 20}, {"stream", true}, {"messages", {{{"role", "user"}, {"content", "Hello"}}}}},
+             responses = {{"max_output_tokens", 20}, {"stream", true}, {"input", "Hello"}};
+  for (const auto& [path, body, id] : {std::tuple("/v1/messages", messages, "msg_seen"), {"/v1/responses", responses, "resp_seen"}}) {
+    const std::string ask = std::string("/v1/memory?request=") + id;
+    EXPECT_EQ(get(server.port, ask).status, 404) << "not yet";
+    RawClient asker(server.port), watcher(server.port);
+    Hold hold(server.engine);
+    asker.send(test::post_text(path, body.dump(), "X-Request-Id: seen\r\n"));
+    ASSERT_TRUE(asker.read_until("\r\n\r\n"));
+    watcher.send("GET " + ask + " HTTP/1.1\r\nHost: test\r\n\r\n");
+    ASSERT_TRUE(watcher.read_until("memory.model")) << id;
+    hold.release();
+    EXPECT_TRUE(watcher.read_until("memory.sample")) << id;
+    EXPECT_EQ(watcher.read().events().back(), "[DONE]");
+    EXPECT_THAT(asker.read().body, HasSubstr(id)) << "the id that its client is told";
+    EXPECT_EQ(get(server.port, ask).status, 404) << "it is over";
+  }
+}
+
 TEST(MemoryEndpoint, RefusesWhatItCannotShow) {
   RawClient asker(shared().port);
   const Hold hold(shared().engine);
