@@ -1,21 +1,15 @@
 #include "runtime/session_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "formats/atomic_file.h"
-#include "model/state_spec.h"
 
 namespace palimpsest {
 namespace {
@@ -65,7 +59,6 @@ std::uint32_t list_code(std::optional<DType> type) {
 
 constexpr std::array<Activations, 3> kActivations = {Activations::kF32, Activations::kQ16,
                                                      Activations::kQ8};
-constexpr std::array<std::string_view, 3> kActivationNames = {"f32", "q16", "q8"};
 std::uint32_t activations_code(std::optional<Activations> form) {
   const auto at = std::find(kActivations.begin(), kActivations.end(), form);
   return form ? static_cast<std::uint32_t>(at - kActivations.begin()) + 1 : 0;
@@ -271,17 +264,32 @@ class SectionWriter {
   Footer checksums_{};
 };
 
-/// Rows [begin, end) of a slot or a snapshot, some at a time.
-template <class Source>
-void write_rows(SectionWriter& out, const StatePool& pool, const Source& source, std::int64_t begin,
-                std::int64_t end) {
-  if (pool.row_bytes() == 0) return;
-  const std::int64_t step = std::max<std::int64_t>(1, (1 << 20) / pool.row_bytes());
-  std::vector<std::byte> rows(static_cast<std::size_t>(step * pool.row_bytes()));
+/// Reads list rows [begin, end).
+using RowReader = std::function<void(std::int64_t begin, std::int64_t end, std::byte* out)>;
+
+/// What goes into a file, wherever it lies.
+struct Contents {
+  struct Snapshot {
+    Record record;
+    std::function<void(std::byte*)> fixed;
+    RowReader rows;
+  };
+  std::vector<std::int32_t> tokens;  ///< of the memories
+  std::function<void(std::byte*)> fixed;
+  RowReader rows;
+  std::vector<Snapshot> snapshots;
+};
+
+/// Rows [begin, end), some at a time.
+void write_rows(SectionWriter& out, std::int64_t row_bytes, const RowReader& read,
+                std::int64_t begin, std::int64_t end) {
+  if (row_bytes == 0) return;
+  const std::int64_t step = std::max<std::int64_t>(1, (1 << 20) / row_bytes);
+  std::vector<std::byte> rows(static_cast<std::size_t>(step * row_bytes));
   for (; begin < end; begin += step) {
     const std::int64_t stop = std::min(end, begin + step);
-    pool.read_rows(source, begin, stop, rows.data());
-    out.write(rows.data(), static_cast<std::uint64_t>((stop - begin) * pool.row_bytes()));
+    read(begin, stop, rows.data());
+    out.write(rows.data(), static_cast<std::uint64_t>((stop - begin) * row_bytes));
   }
 }
 
@@ -318,22 +326,14 @@ ChosenSnapshots choose_snapshots(const SequenceCache& cache, std::int32_t slot,
   return chosen;
 }
 
-}  // namespace
-
-void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
-                  const SessionOrigin& origin, const SessionNote& note,
-                  std::int64_t snapshot_bytes) {
-  const StatePool& pool = cache.pool();
-  const std::int64_t length = pool.length(slot);
-  const auto [marks, records] = choose_snapshots(cache, slot, snapshot_bytes);
+Header header_of(const StatePool& pool, const Contents& contents, const SessionOrigin& origin,
+                 const SessionNote& note) {
+  const auto length = static_cast<std::int64_t>(contents.tokens.size());
   std::int64_t rows = length, fixed_in_all = pool.fixed_bytes(length);
-  for (const Record& record : records) {
+  for (const auto& [record, fixed, own_rows] : contents.snapshots) {
     rows += static_cast<std::int64_t>(record.position - record.rows_from);
     fixed_in_all += pool.fixed_bytes(static_cast<std::int64_t>(record.position));
   }
-  std::vector<std::int32_t> tokens(cache.tokens(slot).begin(), cache.tokens(slot).begin() + length);
-  tokens.insert(tokens.end(), note.pending.begin(), note.pending.end());
-
   Header header;
   header.fingerprint = origin.model;
   header.activations = activations_code(origin.activations);
@@ -341,39 +341,47 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
   header.border_bytes =
       pool.page_rounding() > 0 ? static_cast<std::uint64_t>(pool.fixed_bytes(0)) : 0;
   header.row_bytes = static_cast<std::uint64_t>(pool.row_bytes());
-  header.tokens = tokens.size();
+  header.tokens = contents.tokens.size() + note.pending.size();
   header.computed = static_cast<std::uint64_t>(length);
-  header.snapshots = records.size();
+  header.snapshots = contents.snapshots.size();
   header.sampler_seed = note.sampler_seed;
   header.sampler_sequence = note.sampler_sequence;
   header.text_bytes = note.text.size();
   header.list_type = list_code(pool.list_type());
-  header.file_bytes = sizeof(Header) + padded(tokens.size() * 4) +
-                      padded(records.size() * sizeof(Record)) +
+  header.file_bytes = sizeof(Header) + padded(header.tokens * sizeof(std::int32_t)) +
+                      padded(header.snapshots * sizeof(Record)) +
                       padded(static_cast<std::uint64_t>(fixed_in_all)) +
                       padded(static_cast<std::uint64_t>(rows) * header.row_bytes) +
                       padded(header.text_bytes) + sizeof(Footer);
   header.checksum = header_checksum(header);
+  return header;
+}
 
+void write_session(const std::filesystem::path& path, const StatePool& pool,
+                   const Contents& contents, const SessionOrigin& origin,
+                   const SessionNote& note) {
+  const Header header = header_of(pool, contents, origin, note);
   formats::AtomicFile file(path, 0600);
   file.write(&header, sizeof(header));
   SectionWriter out(file);
-  out.write(tokens.data(), tokens.size() * 4);
+  out.write(contents.tokens.data(), contents.tokens.size() * sizeof(std::int32_t));
+  out.write(note.pending.data(), note.pending.size() * sizeof(std::int32_t));
   out.end(kTokens);
-  out.write(records.data(), records.size() * sizeof(Record));
+  for (const auto& snapshot : contents.snapshots) out.write(&snapshot.record, sizeof(Record));
   out.end(kRecords);
+  const auto length = static_cast<std::int64_t>(contents.tokens.size());
   std::vector<std::byte> fixed(static_cast<std::size_t>(pool.fixed_bytes()));
-  pool.read_fixed(slot, fixed.data());
+  contents.fixed(fixed.data());
   out.write(fixed.data(), static_cast<std::uint64_t>(pool.fixed_bytes(length)));
-  for (const Mark* mark : marks) {
-    pool.read_fixed(mark->state, fixed.data());
-    out.write(fixed.data(), static_cast<std::uint64_t>(pool.fixed_bytes(mark->position)));
+  for (const auto& snapshot : contents.snapshots) {
+    snapshot.fixed(fixed.data());
+    out.write(fixed.data(), fixed_size(header, snapshot.record.position));
   }
   out.end(kFixed);
-  write_rows(out, pool, slot, 0, length);
-  for (std::size_t i = 0; i < marks.size(); ++i) {
-    write_rows(out, pool, marks[i]->state, static_cast<std::int64_t>(records[i].rows_from),
-               marks[i]->position);
+  write_rows(out, pool.row_bytes(), contents.rows, 0, length);
+  for (const auto& [record, ignored, rows] : contents.snapshots) {
+    write_rows(out, pool.row_bytes(), rows, static_cast<std::int64_t>(record.rows_from),
+               static_cast<std::int64_t>(record.position));
   }
   out.end(kRows);
   out.write(note.text.data(), note.text.size());
@@ -382,132 +390,84 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
   file.commit(true);
 }
 
-// -- reading ----------------------------------------------------------------------------------
-
-namespace {
-
-/// A regular file mapped for reading, never through a link.
-class Mapping {
- public:
-  explicit Mapping(const std::filesystem::path& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0)
-      throw make_error(ErrorCode::kIo, "cannot open '{}': {}", path.string(),
-                       errno == ELOOP ? "it is a link" : std::strerror(errno));
-    struct stat status {};
-    const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-    if (regular && status.st_size > 0)
-      data_ =
-          ::mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_SHARED, fd, 0);
-    const int reason = errno;
-    ::close(fd);
-    if (!regular)
-      throw make_error(ErrorCode::kIo, "cannot read '{}': not a regular file", path.string());
-    if (data_ == MAP_FAILED)
-      throw make_error(ErrorCode::kIo, "cannot map '{}': {}", path.string(), std::strerror(reason));
-    size_ = static_cast<std::size_t>(status.st_size);
-    // All of it is wanted: what the disk reads while the first sections are checked is not waited for.
-    if (data_) ::madvise(data_, size_, MADV_WILLNEED);
-  }
-  ~Mapping() {
-    if (data_) ::munmap(data_, size_);
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
-
- private:
-  void* data_ = nullptr;
-  std::size_t size_ = 0;
-};
-
-void check_origin(const SessionOrigin& session, const SessionOrigin& here) {
-  if (session.model != here.model)
-    throw make_error(ErrorCode::kInvalidRequest, "the session belongs to another model");
-  if (session.activations == here.activations) return;
-  // The same model, so both or neither have a form, except in a file that was made up.
-  const auto name = [](const SessionOrigin& origin) {
-    const std::uint32_t code = activations_code(origin.activations);
-    return code > 0 ? kActivationNames[code - 1] : std::string_view("of no form");
-  };
-  throw make_error(ErrorCode::kInvalidRequest,
-                   "the session was computed with activations {}, this run has {}: another form of "
-                   "activations (--activations {})",
-                   name(session), name(here), name(session));
-}
-
-void check_fits(const SessionImage& image, const StatePool& pool) {
-  if (image.list_type != pool.list_type()) {
-    const auto name = [](std::optional<DType> type) {
-      return type ? list_type_name(*type) : std::string_view("absent");
-    };
-    throw make_error(ErrorCode::kInvalidRequest,
-                     "the lists of the session are {}, those of this cache {}: another cache type "
-                     "(--cache-type {})",
-                     name(image.list_type), name(pool.list_type()), name(image.list_type));
-  }
-  if ((image.border_bytes > 0) != (pool.page_rounding() > 0)) {
-    const auto name = [](bool rounded) { return rounded ? "bf16" : "f32"; };
-    throw make_error(ErrorCode::kInvalidRequest,
-                     "the pages of the session are {}, those of this cache {}: another page type "
-                     "(--page-type {})",
-                     name(image.border_bytes > 0), name(pool.page_rounding() > 0),
-                     name(image.border_bytes > 0));
-  }
-  const std::int64_t border_bytes = pool.page_rounding() > 0 ? pool.fixed_bytes(0) : 0;
-  if (image.border_bytes != border_bytes || image.fixed_bytes != pool.fixed_bytes() ||
-      image.row_bytes != pool.row_bytes()) {
-    throw make_error(ErrorCode::kInvalidRequest,
-                     "the session has {} bytes of pages and {} a token, this cache {} and {}",
-                     image.fixed_bytes, image.row_bytes, pool.fixed_bytes(), pool.row_bytes());
-  }
-  const auto tokens = static_cast<std::int64_t>(image.tokens.size());
-  if (tokens > pool.options().max_length) {
-    throw make_error(ErrorCode::kInvalidRequest,
-                     "the session has {} tokens, but the context holds {}", tokens,
-                     pool.options().max_length);
-  }
-  for (const std::int32_t id : image.tokens) {
-    // Negative: a token of a picture (runtime/picture.h), which the session checks when it is to be computed.
-    if (id >= pool.options().vocab_size) {
-      throw make_error(ErrorCode::kInvalidRequest,
-                       "token id {} of the session is outside the vocabulary of {}", id,
-                       pool.options().vocab_size);
-    }
-  }
+std::vector<std::int32_t> computed_tokens(const SequenceCache& cache, std::int32_t slot) {
+  const auto tokens = cache.tokens(slot);
+  return {tokens.begin(), tokens.begin() + cache.length(slot)};
 }
 
 }  // namespace
 
-SessionNote load_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
-                         const SessionOrigin& origin) {
-  const Mapping file(path);
-  try {
-    const SessionImage image = value_or_throw(parse_session(file.bytes()));
-    check_origin(image.origin, origin);
-    check_fits(image, cache.pool());
-    const std::span tokens(image.tokens);
-    if (!cache.adopt(slot, tokens.first(static_cast<std::size_t>(image.computed)), image.fixed,
-                     image.rows)) {
-      throw make_error(ErrorCode::kOutOfMemory, "no room for the {} tokens of the session",
-                       image.computed);
-    }
-    for (const auto& s : image.snapshots) {
-      cache.adopt_snapshot(slot, {.position = s.position,
-                                  .kind = s.kind,
-                                  .canonical = s.canonical,
-                                  .rows_from = s.rows_from,
-                                  .fixed = s.fixed,
-                                  .rows = s.rows});
-    }
-    const auto pending = tokens.subspan(static_cast<std::size_t>(image.computed));
-    return {.pending = {pending.begin(), pending.end()},
-            .sampler_seed = image.sampler_seed,
-            .sampler_sequence = image.sampler_sequence,
-            .text = std::string(image.text)};
-  } catch (Error& error) {
-    throw error.add_context(path.string());
+void save_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
+                  const SessionOrigin& origin, const SessionNote& note,
+                  std::int64_t snapshot_bytes) {
+  const StatePool& pool = cache.pool();
+  const auto [marks, records] = choose_snapshots(cache, slot, snapshot_bytes);
+  Contents contents;
+  contents.tokens = computed_tokens(cache, slot);
+  contents.fixed = [&pool, slot](std::byte* out) { pool.read_fixed(slot, out); };
+  contents.rows = [&pool, slot](std::int64_t begin, std::int64_t end, std::byte* out) {
+    pool.read_rows(slot, begin, end, out);
+  };
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    const StateSnapshot& state = marks[i]->state;
+    contents.snapshots.push_back(
+        {records[i], [&pool, &state](std::byte* out) { pool.read_fixed(state, out); },
+         [&pool, &state](std::int64_t begin, std::int64_t end, std::byte* out) {
+           pool.read_rows(state, begin, end, out);
+         }});
   }
+  write_session(path, pool, contents, origin, note);
+}
+
+std::optional<HeldSession> hold_session(SequenceCache& cache, std::int32_t slot,
+                                        std::int64_t snapshot_bytes) {
+  StatePool& pool = cache.pool();
+  if (!cache.free_units(pool.snapshot_units(pool.length(slot)))) return std::nullopt;
+  auto state = pool.snapshot(slot);
+  if (!state) return std::nullopt;
+  HeldSession held;
+  held.tokens = computed_tokens(cache, slot);
+  held.state = std::move(*state);
+  const auto [marks, records] = choose_snapshots(cache, slot, snapshot_bytes);
+  for (std::size_t i = 0; i < marks.size(); ++i) {
+    const Mark& mark = *marks[i];
+    const auto from = static_cast<std::int64_t>(records[i].rows_from);
+    HeldSession::Snapshot& kept = held.snapshots.emplace_back();
+    kept.position = mark.position;
+    kept.rows_from = from;
+    kept.kind = mark.kind;
+    kept.canonical = mark.canonical;
+    kept.fixed.resize(static_cast<std::size_t>(pool.fixed_bytes(mark.position)));
+    kept.rows.resize(static_cast<std::size_t>((mark.position - from) * pool.row_bytes()));
+    pool.read_fixed(mark.state, kept.fixed.data());
+    pool.read_rows(mark.state, from, mark.position, kept.rows.data());
+  }
+  return held;
+}
+
+void save_session(const std::filesystem::path& path, const StatePool& pool,
+                  const HeldSession& session, const SessionOrigin& origin,
+                  const SessionNote& note) {
+  Contents contents;
+  contents.tokens = session.tokens;
+  contents.fixed = [&](std::byte* out) { pool.read_fixed(session.state, out); };
+  contents.rows = [&](std::int64_t begin, std::int64_t end, std::byte* out) {
+    pool.read_rows(session.state, begin, end, out);
+  };
+  for (const HeldSession::Snapshot& kept : session.snapshots) {
+    contents.snapshots.push_back(
+        {{.position = static_cast<std::uint64_t>(kept.position),
+          .rows_from = static_cast<std::uint64_t>(kept.rows_from),
+          .kind = static_cast<std::uint32_t>(kept.kind),
+          .canonical = kept.canonical},
+         [&kept](std::byte* out) { std::copy(kept.fixed.begin(), kept.fixed.end(), out); },
+         [&kept, row_bytes = pool.row_bytes()](std::int64_t begin, std::int64_t end,
+                                               std::byte* out) {
+           const std::byte* first = kept.rows.data() + (begin - kept.rows_from) * row_bytes;
+           std::copy(first, first + (end - begin) * row_bytes, out);
+         }});
+  }
+  write_session(path, pool, contents, origin, note);
 }
 
 }  // namespace palimpsest

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -85,10 +86,49 @@ void save_session(const std::filesystem::path& path, SequenceCache& cache, std::
                   const SessionOrigin& origin, const SessionNote& note,
                   std::int64_t snapshot_bytes = kSavedSnapshotBytes);
 
-/// Makes `slot` what was saved, in place of what it holds (which is closed), and its snapshots part
-/// of the cache as far as there is room. Nothing is changed before all is checked. Throws Error:
-/// kIo (also for a link), kInvalidFile (parse_session), kInvalidRequest when it belongs to another
-/// model, form of activations or cache type, or does not fit, with both.
+/// What a slot and the snapshots on its way hold, kept while the cache goes on, so that another
+/// thread can write it. Made, moved from and destroyed on the cache's thread, before the cache goes.
+struct HeldSession {
+  struct Snapshot {
+    std::int64_t position = 0, rows_from = 0;
+    MarkKind kind = MarkKind::kGrid;
+    bool canonical = false;
+    std::vector<std::byte> fixed, rows;
+  };
+  std::vector<std::int32_t> tokens;
+  StateSnapshot state;  ///< list blocks are shared with the cache, pages are a copy
+  std::vector<Snapshot> snapshots;
+};
+/// Nothing when the pool has no room for a copy of the slot's pages. Of snapshots at most
+/// `snapshot_bytes` are copied, the most useful ones.
+std::optional<HeldSession> hold_session(SequenceCache& cache, std::int32_t slot,
+                                        std::int64_t snapshot_bytes = kSavedSnapshotBytes);
+/// Writes what is held, as above. Where the pool lies in host memory any thread may, while the
+/// cache goes on.
+void save_session(const std::filesystem::path& path, const StatePool& pool,
+                  const HeldSession& session, const SessionOrigin& origin,
+                  const SessionNote& note);
+
+/// A session file that was read and checked as far as that takes no cache. Any thread may make it.
+class SessionFile {
+ public:
+  /// Throws Error: kIo (also for a link), kInvalidFile (parse_session), kInvalidRequest when it
+  /// belongs to another model or form of activations.
+  SessionFile(const std::filesystem::path& path, const SessionOrigin& origin);
+  ~SessionFile();
+
+  /// Makes `slot` what was saved, in place of what it holds (which is closed), and its snapshots
+  /// part of the cache as far as there is room: copies of what is in memory. Nothing is changed
+  /// before all is checked. Throws Error{kInvalidRequest} for another cache type or what does not
+  /// fit, with both.
+  SessionNote restore(SequenceCache& cache, std::int32_t slot) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<const Impl> impl_;
+};
+
+/// Both at once.
 SessionNote load_session(const std::filesystem::path& path, SequenceCache& cache, std::int32_t slot,
                          const SessionOrigin& origin);
 

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "runtime/sequence_cache.h"
 #include "server/api_error.h"
+#include "tensor/device.h"
 
 namespace palimpsest::server {
 namespace {
@@ -16,6 +19,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSuffix = ".session";
+/// Of tasks that wait.
+constexpr std::size_t kMostTasks = 64;
+/// Snapshots that a file holds beside the end: they are copied between two steps.
+constexpr std::int64_t kHeldSnapshotBytes = 64 << 20;
 
 [[noreturn]] void not_there(const std::string& name) {
   throw ApiError(404, fmt::format("no session is called \"{}\"", name), "name", "session_not_found");
@@ -39,33 +46,17 @@ Sessions::Sessions(Engine& engine, fs::path folder)
   std::error_code ignored;
   if (!fs::is_directory(folder_, ignored))
     throw make_error(ErrorCode::kIo, "--sessions-dir: {}: no such folder", folder_.string());
-  thread_ = std::thread([this] {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      wake_.wait(lock, [this] { return closing_ || !tasks_.empty(); });
-      if (tasks_.empty()) return;
-      const auto task = std::move(tasks_.front());
-      tasks_.pop_front();
-      lock.unlock();
-      task();
-      lock.lock();
-    }
-  });
+  tasks_.emplace(base::TaskThread::AtEnd::kFinish, kMostTasks);
 }
 
 Sessions::~Sessions() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
-    wake_.notify_one();
-  }
-  thread_.join();
+  tasks_.reset();
+  if (!left_.empty()) engine_.stop(std::chrono::milliseconds(0));  // it is stopping: waits for it
 }
 
 void Sessions::post(std::function<void()> task) {
-  const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
-  wake_.notify_one();
+  if (!tasks_->post(std::move(task)))
+    throw ApiError(503, "too many sessions wait to be saved or restored", {}, "overloaded");
 }
 
 fs::path Sessions::path_of(const std::string& name) const {
@@ -118,23 +109,47 @@ void Sessions::with_slot(const std::function<void(SequenceCache&)>& f) {
 
 Sessions::Entry Sessions::save(const std::string& name, const std::vector<std::int32_t>& prompt) {
   const fs::path path = path_of(name);
+  const bool on_host = engine_.model().device().kind() == DeviceKind::kCpu;
+  bool whole = false;
+  const StatePool* pool = nullptr;
+  std::optional<HeldSession> held;
   with_slot([&](SequenceCache& cache) {
     const std::int32_t slot = *cache.open(prompt);
-    const bool whole = cache.length(slot) == static_cast<std::int64_t>(prompt.size());
+    pool = &cache.pool();
+    whole = cache.length(slot) == static_cast<std::int64_t>(prompt.size());
     try {
-      if (whole) save_session(path, cache, slot, origin_, {});
+      if (whole && on_host) held = hold_session(cache, slot, kHeldSnapshotBytes);
+      if (whole && !held) save_session(path, cache, slot, origin_, {}, kHeldSnapshotBytes);
     } catch (...) {
       cache.close(slot);
       throw;
     }
     cache.unwant(slot);
     cache.close(slot);
-    if (!whole) {
-      throw ApiError(503, "the end of the prompt is not held any more: the memory for snapshots "
-                          "(--cache-ram) is too small");
-    }
   });
+  if (!whole) {
+    throw ApiError(503, "the end of the prompt is not held any more: the memory for snapshots "
+                        "(--cache-ram) is too small");
+  }
+  if (held) {
+    try {
+      save_session(path, *pool, *held, origin_, {});
+    } catch (...) {
+      let_go(held);
+      throw;
+    }
+    let_go(held);
+  }
   return entry(name);
+}
+
+/// What is held goes back to the pool on the engine's thread alone.
+void Sessions::let_go(std::optional<HeldSession>& held) {
+  try {
+    engine_.between_steps([&](SequenceCache&) { held.reset(); });
+  } catch (const UnavailableError&) {
+    left_.push_back(*std::exchange(held, std::nullopt));
+  }
 }
 
 std::int64_t Sessions::restore(const std::string& name) {
@@ -142,10 +157,11 @@ std::int64_t Sessions::restore(const std::string& name) {
   entry(name);
   std::int64_t tokens = 0;
   try {
+    const SessionFile file(path, origin_);
     with_slot([&](SequenceCache& cache) {
       const std::int32_t slot = *cache.open({});
       try {
-        load_session(path, cache, slot, origin_);
+        file.restore(cache, slot);
       } catch (...) {
         cache.close(slot);
         throw;

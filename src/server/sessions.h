@@ -1,22 +1,22 @@
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <filesystem>
 #include <functional>
-#include <mutex>
+#include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "base/task_thread.h"
 #include "palimpsest/engine.h"
 #include "runtime/session_file.h"
 
 namespace palimpsest::server {
 
 /// Session files in one folder, by name: what an engine has computed of a prompt, so that another
-/// start of the server goes on from it. Files are written and read on the engine's thread, between
-/// two steps: everybody waits for them. Throws ApiError, which names no path.
+/// start of the server goes on from it. Answers do not wait for files: between two steps of the
+/// engine what is to be written is taken hold of, and what was read and checked is copied into the
+/// memories. (Where the memories lie on a device, they wait while a file is written.) Throws
+/// ApiError, which names no path.
 class Sessions {
  public:
   /// Throws Error{kIo} for a folder that is not there.
@@ -26,7 +26,7 @@ class Sessions {
   Sessions& operator=(const Sessions&) = delete;
 
   /// Runs `task` on the store's own thread, one after the other: everything below may wait, which
-  /// no other thread of a server may. It throws nothing.
+  /// no other thread of a server may. It throws nothing. ApiError 503 when too many wait.
   void post(std::function<void()> task);
 
   struct Entry {
@@ -46,15 +46,13 @@ class Sessions {
   std::filesystem::path path_of(const std::string& name) const;
   Entry entry(const std::string& name) const;
   void with_slot(const std::function<void(SequenceCache&)>& f);
+  void let_go(std::optional<HeldSession>& held);
 
   Engine& engine_;
   std::filesystem::path folder_;
   SessionOrigin origin_;
-  std::mutex mutex_;  ///< of the three below
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> tasks_;
-  bool closing_ = false;
-  std::thread thread_;
+  std::vector<HeldSession> left_;  ///< held when the engine stopped
+  std::optional<base::TaskThread> tasks_;
 };
 
 /// Letters, digits, '.', '_' and '-', not '.' first, at most 100 of them.

@@ -98,6 +98,45 @@ TEST(SessionFile, TheNextAnswerIsWhatItWouldHaveBeen) {
   }
 }
 
+TEST(SessionFile, WhatIsHeldIsWrittenAsItWasWhileTheCacheGoesOn) {
+  for (const bool halves : {false, true}) {
+    const test::TempFolder folder;
+    Engine engine(1 << 20, 4096, 64, FakeModel::spec(halves));
+    engine.pool.poison_freed(true);
+    const SessionNote note = {.pending = {3, 4}, .sampler_seed = 5, .text = "a chat"};
+    const std::int32_t slot = engine.submit(text(1, 1000));
+    engine.decode(slot, 30);
+    save_session(folder / "direct", engine.cache, slot, kModel, note);
+    std::optional<HeldSession> held = hold_session(engine.cache, slot);
+    ASSERT_TRUE(held);
+    EXPECT_GT(held->snapshots.size(), 3u);
+    const std::int64_t free = engine.pool.free_units();
+    std::thread writer([&] { save_session(folder / "held", engine.pool, *held, kModel, note); });
+    engine.decode(slot, 90);  // writes behind the rows that are held, in the same block
+    writer.join();
+    engine.cache.drop(slot);
+    engine.cache.clear();
+    const std::int32_t other = engine.submit(text(2, 3000));
+    save_session(folder / "late", engine.pool, *held, kModel, note);
+    EXPECT_EQ(test::read_file(folder / "held"), test::read_file(folder / "direct"));
+    EXPECT_EQ(test::read_file(folder / "late"), test::read_file(folder / "direct"));
+    engine.cache.drop(other);
+    engine.cache.clear();
+    EXPECT_GT(engine.pool.free_units(), free);
+    const std::int64_t without = engine.pool.free_units();
+    held.reset();
+    EXPECT_GT(engine.pool.free_units(), without) << "what was held is free again";
+  }
+}
+
+TEST(SessionFile, IsHeldOnlyWhereThereIsRoom) {
+  Engine engine(0);
+  const std::int32_t slot = engine.submit(text(1, 4096)), other = engine.submit(text(2, 4096));
+  EXPECT_FALSE(hold_session(engine.cache, slot));
+  engine.cache.drop(other);
+  EXPECT_TRUE(hold_session(engine.cache, slot));
+}
+
 TEST(SessionFile, HoldsPagesInHalfAtBorders) {
   for (const std::int64_t length : {1, 64, 100, 640, 1000}) {
     const test::TempFolder folder;

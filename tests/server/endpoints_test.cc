@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <set>
@@ -278,6 +280,52 @@ TEST(Sessions, GoOnAfterARestartWithTheSameText) {
   EXPECT_EQ(delete_path(server.running->port, "/sessions/mine-1.a_b").status, 404);
   EXPECT_EQ(server.say("/sessions/restore", {{"name", "mine-1.a_b"}}).status, 404);
   EXPECT_TRUE(get(server.running->port, "/sessions").json()["data"].empty());
+}
+
+/// Files are written and read beside an answer, which stays what it is; a save that fails leaves
+/// what was saved before.
+TEST(Sessions, AreSavedAndRestoredBesideAnswersAndLoseNothing) {
+  test::TempFolder folder;
+  const SessionServer server(folder.path());
+  Json beside = test::chat_body("Tell me of the sea.", 300), named = long_chat();
+  named["name"] = "kept";
+  const std::string alone = server.say("/v1/chat/completions", beside).json()["choices"].dump();
+  std::string together;
+  std::thread asker([&] { together = server.say("/v1/chat/completions", beside).json()["choices"].dump(); });
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(server.say("/sessions/save", named).status, 200);
+    EXPECT_EQ(server.say("/sessions/restore", {{"name", "kept"}}).status, 200);
+  }
+  asker.join();
+  EXPECT_EQ(together, alone);
+
+  const std::filesystem::path file = folder.path() / "kept.session";
+  const std::string bytes = test::read_file(file);
+  std::int64_t free = 0;
+  const auto units = [&] {
+    server.running->engine.between_steps([&](SequenceCache& cache) {
+      cache.clear();
+      free = cache.pool().free_units();
+    });
+    return free;
+  };
+  const std::int64_t before = units();
+  // The disk is full in the middle of the file.
+  rlimit limit{}, small{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  small = limit;
+  small.rlim_cur = bytes.size() / 2;
+  const auto old = signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  const Answer failed = server.say("/sessions/save", named);
+  setrlimit(RLIMIT_FSIZE, &limit);
+  signal(SIGXFSZ, old);
+  EXPECT_EQ(failed.status, 500) << failed.body;
+  EXPECT_THAT(failed.body, ::testing::Not(HasSubstr(folder.path().string())));
+  EXPECT_EQ(test::read_file(file), bytes);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1) << "no half file";
+  EXPECT_EQ(units(), before) << "what was held is free again";
+  EXPECT_EQ(server.say("/sessions/restore", {{"name", "kept"}}).status, 200);
 }
 
 TEST(Sessions, RefuseNamesLinksAndDamagedFiles) {
