@@ -5,10 +5,7 @@
 
 #include <regex>
 
-#include "palimpsest/engine.h"
-#include "raw_client.h"
-#include "server/service.h"
-#include "support/shared_data.h"
+#include "running_server.h"
 
 namespace palimpsest::server {
 namespace {
@@ -16,51 +13,15 @@ namespace {
 using test::Answer;
 using test::Json;
 using test::post;
+using test::shared;
+using test::tokenizer;
 using ::testing::HasSubstr;
-
-std::filesystem::path demo() {
-  return test::project_path("models/demo");
-}
-
-struct Running {
-  Running()
-      : model(Model::load(demo())),
-        tokenizer(Tokenizer::load(demo(), model->config().vocab_size)),
-        engine(model, {.threads = 1, .sequences = 3, .context = 1024}),
-        service(engine, tokenizer, options()),
-        http(free_port(), service),
-        port(http.port()) {}
-  ~Running() { engine.stop(std::chrono::milliseconds(0)); }
-  ServiceOptions options() {
-    ServiceOptions options;
-    options.name = "demo";
-    options.format = ChatFormat::create(tokenizer, demo());
-    return options;
-  }
-  static HttpOptions free_port() {
-    HttpOptions options;
-    options.port = 0;
-    return options;
-  }
-
-  std::shared_ptr<const Model> model;
-  Tokenizer tokenizer;
-  Engine engine;
-  Service service;
-  HttpServer http;
-  std::uint16_t port;
-};
-
-Running& running() {
-  static Running one;
-  return one;
-}
 
 Json chat(const std::string& text) {
   return {{"messages", {{{"role", "user"}, {"content", text}}}}, {"temperature", 0.9}, {"seed", 5}, {"max_tokens", 400}, {"reasoning_effort", "none"}};
 }
 Answer ask(const Json& body, const char* path = "/v1/chat/completions") {
-  return post(running().port, path, body);
+  return post(shared().port, path, body);
 }
 Json first(const Answer& answer) {
   EXPECT_EQ(answer.status, 200) << answer.body;
@@ -230,7 +191,7 @@ TEST(Constraints, RefusesWithTheFieldAndThePlace) {
   // A grammar that is found too ambiguous while it is followed ends its request, and no other.
   body = chat("x");
   body["grammar"] = "root ::= \"a\" root \"x\" | \"a\" root \"y\" | \"z\"";
-  body["logit_bias"] = {{std::to_string(running().tokenizer.encode("a")[0]), 100}};
+  body["logit_bias"] = {{std::to_string(tokenizer().encode("a")[0]), 100}};
   answer = ask(body);
   EXPECT_EQ(answer.status, 400) << answer.body;
   EXPECT_EQ(ask({{"prompt", "x"}, {"max_tokens", 1}}, "/v1/completions").status, 200);

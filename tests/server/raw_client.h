@@ -67,6 +67,13 @@ class RawClient {
   void leave() {
     if (socket_ >= 0) close(std::exchange(socket_, -1));
   }
+  void end_sending() { shutdown(socket_, SHUT_WR); }
+  /// Leaves without a word of farewell, as a process that is killed may.
+  void reset() {
+    const linger now{1, 0};
+    setsockopt(socket_, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    leave();
+  }
   /// False when the other side has closed.
   bool send(std::string_view text) {
     while (!text.empty()) {
