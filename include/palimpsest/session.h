@@ -25,6 +25,10 @@ struct SessionOptions {
   bool pin_threads = false;   ///< bind each thread but the caller's to a core of its own; see base/cpu_cores.h. Untested with several memory nodes
   std::int64_t context = 0;   ///< most tokens of the sequence; 0: what the model was made for, cut to what fits into memory
   std::int64_t ubatch = 512;  ///< rows of one forward pass: bounds activation memory
+  /// Rows of a pass in a sequence of four times as many tokens, in models with latent attention or routed experts: a pass makes the keys and values of
+  /// all tokens before it anew, and unpacks every expert anew. The memory for it is taken when it is first needed, and only where that is at most half
+  /// of what is available; else passes keep to ubatch. 0: always. On the host only.
+  std::int64_t long_ubatch = 0;
   /// What the rows of lists are rounded to before their first use: kBF16, kF32, or kI8 for 8-bit codes with scales (kernels/q8_rows.h), which
   /// changes results a little.
   DType cache_type = DType::kBF16;
@@ -66,7 +70,7 @@ struct MemoryPlan {
   std::int64_t list_per_token = 0;  ///< latent cache, per token
   std::int64_t context = 0;         ///< tokens of each sequence that the lists are sized for
   std::int64_t lists = 0;           ///< sequences * context * list_per_token, rounded up to whole blocks
-  std::int64_t workspace = 0;       ///< activations and kernel scratch of one forward pass of ubatch rows
+  std::int64_t workspace = 0;       ///< activations and kernel scratch of one forward pass of ubatch rows (once there was one, of long_ubatch)
   std::int64_t cache = 0;           ///< snapshots
   std::int64_t total() const { return weights + pages + logits + lists + workspace + cache; }
 };
@@ -83,7 +87,7 @@ class Session {
   /// What a session with these options would take (context resolved). Allocates nothing.
   static MemoryPlan plan(const Model& model, const SessionOptions& options);
 
-  /// Runs the model over `ids` in passes of at most ubatch rows, continuing the sequence; afterwards logits() is the distribution of
+  /// Runs the model over `ids` in passes of at most ubatch or long_ubatch rows, continuing the sequence; afterwards logits() is the distribution of
   /// the next token. `on_progress(done)` is called after each pass; returning false stops there (what was done stays done: see length()).
   /// Throws Error{kInvalidRequest} for ids outside the vocabulary, pictures that were not added or a sequence beyond the context, before anything is computed;
   /// Error{kNumeric} if logits are not finite: the session is then reset, its state is never reused.

@@ -24,7 +24,7 @@ struct Options {
   std::string to = "safetensors";
   std::int64_t predict = -1;  ///< -1: until the model stops
   std::int64_t ctx_size = 0;  ///< 0: what the model and the memory allow
-  std::int64_t ubatch = 512;
+  std::int64_t ubatch = 0;  ///< 0: 512, and 2048 in long prompts
   std::int64_t threads = 0;  ///< 0: one a core
   std::int64_t seed = -1;    ///< -1: random
   std::int64_t width = 32;   ///< key channels

@@ -62,7 +62,8 @@ SessionOptions session_options(const Options& options) {
   session.threads = static_cast<int>(options.threads);
   session.pin_threads = options.pin;
   session.context = options.ctx_size;
-  session.ubatch = options.ubatch;
+  if (options.ubatch > 0) session.ubatch = options.ubatch;
+  else if (!options.budget) session.long_ubatch = 2048;
   session.cache_type = *parse_list_type(options.cache_type);
   session.page_type = options.page_type == "bf16" ? DType::kBF16 : DType::kF32;
   session.activations = options.activations == "f32"  ? Activations::kF32

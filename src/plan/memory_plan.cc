@@ -32,6 +32,10 @@ void check_options(const SessionOptions& options, std::int64_t sequences, std::i
     throw make_error(ErrorCode::kUsage, "ubatch must be between 1 and 65536, not {}",
                      options.ubatch);
   }
+  if (options.long_ubatch < 0 || options.long_ubatch > 65536) {
+    throw make_error(ErrorCode::kUsage, "long_ubatch must be between 0 (none) and 65536, not {}",
+                     options.long_ubatch);
+  }
   if (options.threads < 0 || options.threads > 1024) {
     throw make_error(ErrorCode::kUsage, "threads must be between 0 (one a core) and 1024, not {}",
                      options.threads);

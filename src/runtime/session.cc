@@ -27,6 +27,15 @@ MemoryPlan checked_plan(const Model& model, const SessionOptions& options) {
   return plan;
 }
 
+/// Passes of long_ubatch rows that make a sequence a long one.
+constexpr std::int64_t kLongPasses = 4;
+
+/// Work of a pass that does not grow with its rows: making keys and values of what came before, unpacking experts.
+bool gains_from_long_passes(const ModelConfig& config) {
+  return std::any_of(config.layers.begin(), config.layers.end(),
+                     [](const LayerSpec& layer) { return layer.mixer == Mixer::kLatentAttention || layer.ffn == Ffn::kMixtureOfExperts; });
+}
+
 std::shared_ptr<const VisionTower> tower_for(const Model& model) {
   auto tower = VisionTower::load(model.path());
   if (!tower) throw make_error(ErrorCode::kUnsupported, "{}: the model has no vision tower: it reads no pictures", model.path().string());
@@ -41,6 +50,7 @@ struct Session::Impl {
       : model(std::move(model_in)),
         plan(checked_plan(*model, options)),
         ubatch(options.ubatch),
+        long_ubatch(model->device().kind() == DeviceKind::kCpu && gains_from_long_passes(model->config()) ? options.long_ubatch : 0),
         saved_snapshot_bytes(options.saved_snapshot_bytes),
         exact(options.exact_reuse),
         context(options.threads > 0 ? options.threads : base::ThreadPool::default_size(), model->device()),
@@ -50,7 +60,7 @@ struct Session::Impl {
     context.activations = context.on_device() ? Activations::kF32 : options.activations;
     if (options.pin_threads) base::pin_workers(context.pool);
     context.workspace.reserve(plan.workspace);
-    const auto rows = static_cast<std::size_t>(std::max(ubatch, score_rows(model->config(), ubatch)));
+    const auto rows = static_cast<std::size_t>(std::max({ubatch, long_ubatch, score_rows(model->config(), ubatch)}));
     all_rows.resize(rows);
     std::iota(all_rows.begin(), all_rows.end(), 0);
   }
@@ -102,10 +112,28 @@ struct Session::Impl {
     return logits;
   }
 
+  /// Rows that the next pass of a prompt may have.
+  std::int64_t pass_rows() {
+    const std::int64_t total = static_cast<std::int64_t>(cache.tokens(slot).size()), waiting = total - states.length(slot);
+    if (long_ubatch <= ubatch || waiting <= ubatch || total < kLongPasses * long_ubatch) return ubatch;
+    if (!has_long_room) {
+      const std::int64_t more = forward_workspace_bytes(*model, long_ubatch, 1, 1) - forward_workspace_bytes(*model, ubatch, 1, 1);
+      if (more > machine::available_memory() / 2) {
+        long_ubatch = 0;
+        return ubatch;
+      }
+      plan.workspace += more;
+      context.workspace.reset_to(0);
+      context.workspace.reserve(plan.workspace);
+      has_long_room = true;
+    }
+    return long_ubatch;
+  }
+
   /// Computes what is wanted, until on_progress stops it.
   void run_all(const std::function<bool(std::int64_t)>& on_progress) {
     for (const std::int64_t begin = states.length(slot); !cache.wanted(slot, 1).empty();) {
-      run(ubatch, false);
+      run(pass_rows(), false);
       if (on_progress && !on_progress(states.length(slot) - begin)) cache.unwant(slot);
     }
   }
@@ -147,7 +175,9 @@ struct Session::Impl {
   std::unique_ptr<ExecContext> host;    ///< of the tower, where the text model is on a device
   std::optional<SessionOrigin> named;
   MemoryPlan plan;
-  std::int64_t ubatch, saved_snapshot_bytes;
+  std::int64_t ubatch, long_ubatch;
+  bool has_long_room = false;  ///< the workspace holds a pass of long_ubatch rows
+  std::int64_t saved_snapshot_bytes;
   bool exact;
   ExecContext context;
   StatePool states;

@@ -14,6 +14,7 @@
 #include "palimpsest/tokenizer.h"
 #include "support/forward_runner.h"
 #include "support/golden.h"
+#include "support/numeric.h"
 #include "support/shared_data.h"
 #include "support/test_model.h"
 
@@ -198,10 +199,39 @@ TEST(Session, NamesBadIdsAndPromptsBeyondTheContext) {
 
 TEST(Session, RefusesImpossibleOptionsAndPlansThatDoNotFit) {
   EXPECT_EQ(error_of([] { Session s(demo_model(), {.ubatch = 0}); }).code(), ErrorCode::kUsage);
+  EXPECT_EQ(error_of([] { Session s(demo_model(), {.long_ubatch = -1}); }).code(), ErrorCode::kUsage);
   EXPECT_EQ(error_of([] { Session s(demo_model(), {.threads = -2}); }).code(), ErrorCode::kUsage);
   EXPECT_EQ(error_of([] { Session s(demo_model(), {.context = 2000000}); }).code(), ErrorCode::kUsage);
   EXPECT_EQ(error_of([] { Session s(demo_model(), {.cache_type = DType::kU8}); }).code(), ErrorCode::kUsage);
   EXPECT_EQ(error_of([] { Session s(demo_model(), {.page_type = DType::kI8}); }).code(), ErrorCode::kUsage);
+}
+
+TEST(Session, LongPromptsAreReadInLongPassesWithTheSameBits) {
+  std::vector<std::int32_t> ids(1500);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 31 % 256);
+  struct Reading {
+    std::vector<std::int64_t> ends;  ///< of passes
+    std::vector<float> logits;
+    std::int64_t workspace = 0;
+  };
+  const auto read = [&](std::size_t tokens, std::int64_t long_ubatch) {
+    Session session(demo_model(), {.threads = 2, .context = 2048, .ubatch = 64, .long_ubatch = long_ubatch, .exact_reuse = true});
+    Reading reading;
+    session.append(std::span(ids).first(tokens), [&](std::int64_t done) {
+      reading.ends.push_back(done);
+      return true;
+    });
+    reading.logits.assign(session.logits().begin(), session.logits().end());
+    reading.workspace = session.memory().workspace;
+    return reading;
+  };
+  const Reading with_short = read(1500, 0), with_long = read(1500, 192), not_long = read(4 * 192 - 1, 192);
+  EXPECT_EQ(with_short.ends.front(), 64);
+  EXPECT_EQ(with_long.ends, (std::vector<std::int64_t>{192, 384, 576, 768, 960, 1152, 1344, 1500}));
+  EXPECT_TRUE(test::bit_equal(with_long.logits, with_short.logits));
+  EXPECT_GT(with_long.workspace, with_short.workspace);
+  EXPECT_EQ(not_long.ends.front(), 64);
+  EXPECT_EQ(not_long.workspace, with_short.workspace);
 }
 
 TEST(Session, PlanAddsUpAndShrinksWithItsOptions) {
