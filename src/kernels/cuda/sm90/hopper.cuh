@@ -51,55 +51,33 @@ __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// d [64, 64] = (accumulate ? d : 0) + A [64, 16] B [64, 16]^T, one warpgroup; d and a in the fragment layout of m64n64k16.
-__device__ inline void wgmma_n64(float* d, const std::uint32_t* a, std::uint64_t b, int accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
+// Operands of inline assembly: n registers of an accumulator, and their names.
+#define PALIMPSEST_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define PALIMPSEST_D8(i) PALIMPSEST_D4(i), PALIMPSEST_D4(i + 4)
+#define PALIMPSEST_D16(i) PALIMPSEST_D8(i), PALIMPSEST_D8(i + 8)
+#define PALIMPSEST_D32(i) PALIMPSEST_D16(i), PALIMPSEST_D16(i + 16)
+#define PALIMPSEST_R8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define PALIMPSEST_R16 PALIMPSEST_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define PALIMPSEST_R24 PALIMPSEST_R16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define PALIMPSEST_R32 PALIMPSEST_R24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define PALIMPSEST_R64 \
+  PALIMPSEST_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-/// d [64, 128] = (accumulate ? d : 0) + A [64, 16] B [128, 16]^T, one warpgroup; d and a in the fragment layout of m64n128k16.
-__device__ inline void wgmma_n128(float* d, const std::uint32_t* a, std::uint64_t b, int accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
-
-/// d [64, 16] = (accumulate ? d : 0) + A [64, 16] B [16, 16]^T, one warpgroup; d and a in the fragment layout of m64n16k16.
-__device__ inline void wgmma_n16(float* d, const std::uint32_t* a, std::uint64_t b, int accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
-      "{%8, %9, %10, %11}, %12, p, 1, 1, 0;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
-
-/// d [64, 32] = (accumulate ? d : 0) + A [64, 16] B [32, 16]^T, one warpgroup; d and a in the fragment layout of m64n32k16.
-__device__ inline void wgmma_n32(float* d, const std::uint32_t* a, std::uint64_t b, int accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-      "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
-
-/// d [64, 128] = (accumulate ? d : 0) + A [64, 16] B [16, 128], B as it lies: rows of K.
-__device__ inline void wgmma_n128_rows(float* d, const std::uint32_t* a, std::uint64_t b, int accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-      "{%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
+/// d [64, N] = (accumulate ? d : 0) + A [64, 16] B [N, 16]^T, one warpgroup, A in registers; d and a in the fragment layout of m64nNk16. The last
+/// argument but the outputs is 1 where B lies as [16, N]. Numbers: of the operands behind the accumulator.
+#define PALIMPSEST_WGMMA(name, n, registers, a0, a1, a2, a3, at_b, at_accumulate, rows, ...) \
+  __device__ inline void name(float* d, const std::uint32_t* a, std::uint64_t b, int accumulate) { \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #at_accumulate ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" registers \
+                 "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #at_b ", p, 1, 1, " #rows ";\n}\n" \
+                 : __VA_ARGS__ \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate)); \
+  }
+PALIMPSEST_WGMMA(wgmma_n16, 16, PALIMPSEST_R8, 8, 9, 10, 11, 12, 13, 0, PALIMPSEST_D8(0))
+PALIMPSEST_WGMMA(wgmma_n32, 32, PALIMPSEST_R16, 16, 17, 18, 19, 20, 21, 0, PALIMPSEST_D16(0))
+PALIMPSEST_WGMMA(wgmma_n64, 64, PALIMPSEST_R32, 32, 33, 34, 35, 36, 37, 0, PALIMPSEST_D32(0))
+PALIMPSEST_WGMMA(wgmma_n128, 128, PALIMPSEST_R64, 64, 65, 66, 67, 68, 69, 0, PALIMPSEST_D32(0), PALIMPSEST_D32(32))
+PALIMPSEST_WGMMA(wgmma_n128_rows, 128, PALIMPSEST_R64, 64, 65, 66, 67, 68, 69, 1, PALIMPSEST_D32(0), PALIMPSEST_D32(32))
+#undef PALIMPSEST_WGMMA
 
 // -- products of one warp ----------------------------------------------------------------------------------------------------------------
 
@@ -158,15 +136,42 @@ __device__ inline void barrier_init(std::uint64_t* barrier, int arrivals) {
 __device__ inline void barrier_arrive(std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
+/// Arrivals a warp makes once all of its lanes are done: one, after they have met. compute-sanitizer's racecheck does not follow that order; for it
+/// code is compiled so that every lane arrives for itself.
+#ifdef PALIMPSEST_RACECHECK
+inline constexpr int kWarpArrivals = 32;
+#else
+inline constexpr int kWarpArrivals = 1;
+#endif
+__device__ inline void warp_arrive(std::uint64_t* barrier) {
+  __syncwarp();
+  if (kWarpArrivals > 1 || threadIdx.x % 32 == 0) barrier_arrive(barrier);
+}
+/// The place in another block of the cluster where p is in this one.
+__device__ inline std::uint32_t address_in(int block, const void* p) {
+  std::uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
+  return address;
+}
 /// The same barrier of another block of the cluster. Orders nothing but this block's reads of shared memory before it (a release for the whole
 /// cluster waits for all writes to device memory: about 1000 cycles).
 __device__ inline void barrier_arrive(std::uint64_t* barrier, int block) {
-  asm volatile("{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [r];\n}\n" ::"r"(shared_address(barrier)), "r"(block)
-               : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address_in(block, barrier)) : "memory");
 }
 __device__ inline void barrier_expect(std::uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
+__device__ inline void barrier_expect(std::uint64_t* barrier, int bytes, int block) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" ::"r"(address_in(block, barrier)), "r"(bytes) : "memory");
+}
+/// This block's shared memory to another's, in multiples of 16 bytes; completes on the barrier there. Writers call copies_follow() before.
+__device__ inline void copy_across(void* to, const void* from, int bytes, std::uint64_t* barrier, int block) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address_in(block, to)),
+               "r"(shared_address(from)), "r"(bytes), "r"(address_in(block, barrier))
+               : "memory");
+}
+/// All threads of the cluster.
+__device__ inline void cluster_meet() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
 __device__ inline void barrier_wait(std::uint64_t* barrier, int parity) {
   asm volatile(
       "{\n.reg .pred p;\nWAIT_%=:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra DONE_%=;\nbra WAIT_%=;\nDONE_%=:\n}\n" ::"r"(shared_address(barrier)),
@@ -198,6 +203,13 @@ __device__ inline void copy_piece(std::uint32_t to, const void* from, bool valid
 }
 /// Until all pieces that this thread asked for are there.
 __device__ inline void wait_pieces() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+/// Pieces so far belong together; until all but the last kGroups groups are there.
+__device__ inline void end_pieces() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kGroups>
+__device__ void wait_pieces_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
 
 /// Shared to global memory, in multiples of 16 bytes. Writers call copies_follow() before the barrier in front of this.
 __device__ inline void copy_bulk_out(void* to, const void* from, int bytes) {
