@@ -65,13 +65,13 @@ struct Problem {
 constexpr std::int64_t kChecked = 1'000'000;  ///< rows times heads up to which the truth is computed
 
 void run(const Shape& shape, const char* what, std::int64_t workspace_bytes, Report& report) {
-  const Problem p(shape, workspace_bytes);
   const std::int64_t h = shape.heads, d = kWidth;
   Result result;
-  result.name = p.per_head ? "gdn_prefill H=" + std::to_string(shape.key_heads) + "/" + std::to_string(h) + " " + what
-                           : "kda_prefill H=" + std::to_string(h) + " " + what + (shape.real_gates ? " real" : " random") + " ws " +
-                                 std::to_string(p.workspace.get().bytes() >> 20) + " MiB";
-  {
+  result.name = shape.key_heads > 0 ? "gdn_prefill H=" + std::to_string(shape.key_heads) + "/" + std::to_string(h) + " " + what
+                                    : "kda_prefill H=" + std::to_string(h) + " " + what + (shape.real_gates ? " real" : " random");
+  if (!wanted(result.name)) return;
+  const Problem p(shape, workspace_bytes);
+  if (selection().check) {
     const DeviceTensor pages(DType::kF64, {p.sequences, h, d, d}), o(DType::kF64, {p.rows, h, d});
     convert(p.pages, pages);
     DeltaStepArgs truth;

@@ -2,6 +2,7 @@
 // fused_recurrent_kda does). "fused": with short convolution, SiLU and gated RMSNorm, the whole layer between two products.
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "kernels/cases.h"
@@ -19,12 +20,13 @@ struct Shape {
   bool fused;
   bool in_l2;  ///< the same states every time, instead of more than L2 holds
   double target_us;
+  bool snapshots = false;  ///< the page after every token
 };
 
 struct Problem {
   Shape shape;
   std::int64_t rows, sets;
-  DeviceTensor q, k, v, f, b, a_log, dt_bias, conv, tails, norm, gate, pages, cu, slots, o;
+  DeviceTensor q, k, v, f, b, a_log, dt_bias, conv, tails, norm, gate, pages, cu, slots, o, snapshots, snapshot_slots;
 
   explicit Problem(const Shape& s) : shape(s), rows(s.sequences * s.tokens) {
     const std::int64_t h = s.heads, d = kWidth, page = h * d * d * dtype_size(s.state), channels = 3 * h * d;
@@ -52,6 +54,12 @@ struct Problem {
     host.clear();
     for (std::int64_t i = 0; i < pool; ++i) host.push_back(static_cast<std::int32_t>(i));
     slots.upload(host.data());
+    if (!s.snapshots) return;
+    snapshots = {s.state, {rows, h, d, d}};
+    snapshot_slots = {DType::kI32, {rows}};
+    host.resize(static_cast<std::size_t>(rows));
+    std::iota(host.begin(), host.end(), 0);
+    snapshot_slots.upload(host.data());
   }
 
   DeltaStepArgs args(std::int64_t set) const {
@@ -66,6 +74,7 @@ struct Problem {
     if (shape.tokens > 1) a.cu_seqlens = cu;
     a.slots = Tensor::contiguous(static_cast<std::int32_t*>(slots.get().data) + set * shape.sequences, DType::kI32, {shape.sequences}, DeviceKind::kCuda);
     a.o = o;
+    if (shape.snapshots) a.snapshots = snapshots, a.snapshot_slots = snapshot_slots;
     return a;
   }
 
@@ -74,24 +83,28 @@ struct Problem {
     const double head_rows = static_cast<double>(rows * shape.heads), width = kWidth;
     double vectors = head_rows * (5 * width + 1) * 2;
     if (shape.fused) vectors += head_rows * width * 2 + static_cast<double>(shape.sequences * shape.heads) * 2 * 3 * (kTaps - 1) * width * 2;
+    if (shape.snapshots) vectors += static_cast<double>(rows * shape.heads) * kWidth * kWidth * static_cast<double>(dtype_size(shape.state));
     return state + vectors;
   }
 };
 
 void run(const Shape& shape, Report& report) {
-  const Problem p(shape);
-  const std::int64_t h = shape.heads, d = kWidth, slots = p.pages.get().sizes[0];
+  const std::int64_t h = shape.heads, d = kWidth;
   Result result;
   result.name = std::string("kda_decode ") + (shape.fused ? "fused" : "core ") + (shape.state == DType::kF32 ? " f32 " : " bf16") + " B=" +
                 std::to_string(shape.sequences) + " H=" + std::to_string(h) + " T=" + std::to_string(shape.tokens) +
-                (shape.in_l2 ? " (state in L2)" : "");
-  {
+                (shape.snapshots ? " snapshots" : "") + (shape.in_l2 ? " (state in L2)" : "");
+  if (!wanted(result.name)) return;
+  const Problem p(shape);
+  const std::int64_t slots = p.pages.get().sizes[0];
+  if (selection().check) {
     const DeviceTensor pages(DType::kF64, {slots, h, d, d}), o(DType::kF64, {p.rows, h, d}), tails(DType::kBF16, {slots, kTaps - 1, 3 * h * d});
     convert(p.pages, pages);
     convert(p.tails, tails);
     DeltaStepArgs truth = p.args(0);
     truth.pages = pages;
     truth.o = o;
+    truth.snapshots = {};
     if (shape.fused) truth.conv.tails = tails;
     cuda::ref_delta_step(truth);
     cuda::delta_step(p.args(0), shape.tokens, nullptr);
@@ -119,7 +132,12 @@ void delta_step_cases(Report& report) {
     run({32, 12, 1, DType::kF32, fused, false, 0}, report);
   }
   run({64, 96, 4, DType::kF32, true, false, 0}, report);
-  run({8, 96, 16, DType::kF32, true, false, 0}, report);
+  for (const std::int64_t tokens : {2, 4, 8, 16}) {
+    for (const std::int64_t sequences : {1, 8}) {
+      for (const DType state : {DType::kF32, DType::kBF16}) run({sequences, 96, tokens, state, true, false, 0}, report);
+    }
+  }
+  for (const std::int64_t sequences : {1, 8}) run({sequences, 96, 4, DType::kF32, true, false, 0, true}, report);
 }
 
 }  // namespace palimpsest::bench

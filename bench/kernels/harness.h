@@ -22,7 +22,7 @@ class DeviceTensor {
  public:
   enum class Fill { kZero, kNormal, kUniform };
   DeviceTensor() = default;
-  /// kNormal: mean a, deviation b. kUniform: from a to b. Deterministic for a seed; F64, F32 and BF16 only (others: kZero).
+  /// kNormal: mean a, deviation b. kUniform: from a to b. Deterministic for a seed; F64, F32, BF16 and I8 only (others: kZero).
   DeviceTensor(DType dtype, std::initializer_list<std::int64_t> sizes, Fill fill = Fill::kZero, float a = 0, float b = 1, std::uint64_t seed = 0);
   ~DeviceTensor();
   DeviceTensor(DeviceTensor&& other) noexcept { *this = static_cast<DeviceTensor&&>(other); }
@@ -57,6 +57,14 @@ struct Ceilings {
   double gemm_tflops = 0;  ///< BF16 product of 8192^3 by cuBLAS; 0 where its library is not found (LD_LIBRARY_PATH)
 };
 const Ceilings& ceilings();
+
+/// What the command line asks for.
+struct Selection {
+  std::string text;   ///< cases whose name holds it
+  bool check = true;  ///< false: timed without the truth
+};
+Selection& selection();
+inline bool wanted(const std::string& name) { return name.find(selection().text) != std::string::npos; }
 
 struct Result {
   std::string name;      ///< kernel and shape

@@ -1,4 +1,5 @@
-// palimpsest_kernels_bench [--only WORD] [--json FILE]: checks each kernel against the truth in double at every shape, then times it.
+// palimpsest_kernels_bench [--only WORD] [--case TEXT] [--unchecked] [--json FILE]: checks each kernel against the truth in double at every shape,
+// then times it. --case: only where the name of a case holds TEXT; --unchecked: without the truth, for comparisons of versions.
 
 #include <cstring>
 
@@ -13,8 +14,12 @@ int main(int argc, char** argv) {
       json = argv[++i];
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = argv[++i];
+    } else if (std::strcmp(argv[i], "--case") == 0 && i + 1 < argc) {
+      selection().text = argv[++i];
+    } else if (std::strcmp(argv[i], "--unchecked") == 0) {
+      selection().check = false;
     } else {
-      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--only delta_decode|delta_prefill|gdn_prefill|mla_decode|mla_prefill|activations] [--json FILE]\n");
+      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--only delta_decode|delta_prefill|gdn_prefill|mla_decode|mla_prefill|activations] [--case TEXT] [--unchecked] [--json FILE]\n");
       return 2;
     }
   }

@@ -21,7 +21,7 @@ enum class DeltaGate : std::uint8_t {
   kSoftplus,  ///< -exp(a_log) * softplus(f + dt_bias)                     (Kimi Linear, Gated DeltaNet)
 };
 
-/// q, k, v and gates as the projections give them, and how they are made ready. Inputs are BF16 or F32, all of one type; the last dimension
+/// q, k, v and gates as the projections give them, and how they are made ready. Inputs are BF16, F16 or F32, all of one type; the last dimension
 /// has unit stride, rows and heads may lie apart.
 struct DeltaInputs {
   Tensor q;  ///< [R, H, K]
@@ -84,7 +84,7 @@ struct DeltaStepArgs {
   Tensor slots;       ///< I32 [N]; each slot at most once. -1: the rows of o become 0 and nothing else is read or written
   Tensor snapshots;       ///< type of pages, [snapshot slots, HV, V, K]: the page after a row; absent: none
   Tensor snapshot_slots;  ///< I32 [R], -1: none
-  Tensor o;               ///< [R, HV, V], BF16 or F32
+  Tensor o;               ///< [R, HV, V], BF16, F16 or F32
 };
 
 /// Prefill: the same recurrence, without convolution and norm, over many rows of each sequence at once.
@@ -98,7 +98,7 @@ struct DeltaPrefillArgs {
   Tensor past;        ///< I64 [N]: tokens the sequence held before this batch; absent: 0
   Tensor snapshots;       ///< type of pages, [snapshot slots, HV, V, K]: the page after a row; absent: none
   Tensor snapshot_slots;  ///< I32 [R], -1: none. Read where a row's position + 1 is a multiple of 64, elsewhere ignored
-  Tensor o;           ///< [R, HV, V], BF16 or F32
+  Tensor o;           ///< [R, HV, V], BF16, F16 or F32
   Tensor workspace;   ///< U8, at least the bytes that delta_prefill_workspace() names; contents do not matter before or after
 };
 

@@ -68,8 +68,9 @@ class DeltaCase {
     args.pages = s.state == DType::kBF16 ? bf16({batch.slots(), s.value_heads, s.values, s.width}, pages_) : f32({batch.slots(), s.value_heads, s.values, s.width}, pages_);
     args.cu_seqlens = batch.ragged().cu_seqlens;
     args.slots = batch.ragged().slots;
-    args.o = s.output == DType::kBF16 ? bf16({rows, s.value_heads, s.values}, std::vector<float>(static_cast<std::size_t>(rows * hv)))
-                                      : f32({rows, s.value_heads, s.values}, std::vector<float>(static_cast<std::size_t>(rows * hv)));
+    const std::vector<float> zeros(static_cast<std::size_t>(rows * hv));
+    args.o = s.output == DType::kBF16 ? bf16({rows, s.value_heads, s.values}, zeros)
+             : s.output == DType::kF16 ? f16({rows, s.value_heads, s.values}, zeros) : f32({rows, s.value_heads, s.values}, zeros);
   }
 
   DeltaShape shape;
@@ -84,11 +85,16 @@ class DeltaCase {
     halves_.push_back(to_bf16(x));
     return Tensor::contiguous(halves_.back().data(), DType::kBF16, sizes);
   }
+  Tensor f16(std::initializer_list<std::int64_t> sizes, const std::vector<float>& x) {
+    auto& halves = halves_.emplace_back(x.size());
+    std::transform(x.begin(), x.end(), halves.begin(), [](float y) { return float_to_f16(y); });
+    return Tensor::contiguous(halves.data(), DType::kF16, sizes);
+  }
 
  private:
   std::uint64_t next() { return 100 * seed_ + ++count_; }
   Tensor input(std::initializer_list<std::int64_t> sizes, const std::vector<float>& x, std::int64_t gap = 0) {
-    Tensor t = shape.input == DType::kBF16 ? bf16(sizes, x) : f32(sizes, x);
+    Tensor t = shape.input == DType::kBF16 ? bf16(sizes, x) : shape.input == DType::kF16 ? f16(sizes, x) : f32(sizes, x);
     t.strides[0] += gap;
     return t;
   }
@@ -133,7 +139,7 @@ inline DeltaTruth delta_truth(const DeltaCase& problem, DeltaErrors errors_of = 
   truth.o_bound.assign(truth.o.size(), 0);
   truth.page_bound.assign(truth.pages.size(), 0);
   const double c = errors_of.c + (errors_of.chunk == 1 ? static_cast<double>(s.width) / 32 : 0), eps = errors_of.eps;
-  const double out_eps = s.output == DType::kBF16 ? kEpsBF16 : eps, state_eps = s.state == DType::kBF16 ? kEpsBF16 : eps;
+  const double out_eps = s.output == DType::kBF16 ? kEpsBF16 : s.output == DType::kF16 ? 0x1p-11 : eps, state_eps = s.state == DType::kBF16 ? kEpsBF16 : eps;
   std::vector<double> scratch(static_cast<std::size_t>(3 * s.width));
   for (std::int64_t n = 0; n < problem.batch.sequences(); ++n) {
     const std::int64_t first = problem.batch.cu_seqlens[static_cast<std::size_t>(n)], end = problem.batch.cu_seqlens[static_cast<std::size_t>(n) + 1];

@@ -54,6 +54,10 @@ std::vector<DeltaShape> shapes() {
   all.push_back({.heads = 12, .value_heads = 12, .width = 128, .values = 128, .output = DType::kBF16, .lengths = std::vector<std::int64_t>(30, 1)});
   all.push_back({.heads = 12, .value_heads = 12, .width = 128, .values = 128, .state = DType::kBF16, .lengths = std::vector<std::int64_t>(30, 2)});
   all.push_back({.heads = 2, .value_heads = 2, .width = 64, .values = 64, .state = DType::kBF16, .lengths = {5, 1}});
+  // Several tokens at once in vectors: whole pages a block and slices of 32 rows, rounds of sixteen tokens.
+  all.push_back({.heads = 12, .value_heads = 12, .width = 128, .values = 128, .output = DType::kBF16, .lengths = std::vector<std::int64_t>(30, 16)});
+  all.push_back({.heads = 2, .value_heads = 2, .width = 128, .values = 128, .state = DType::kBF16, .gap = 4, .lengths = {3, 33, 16, 2}});
+  all.push_back({.heads = 2, .value_heads = 2, .width = 128, .values = 64, .input = DType::kF16, .output = DType::kF16, .lengths = {4, 1}});
   return all;
 }
 
@@ -61,7 +65,7 @@ TEST_F(DeltaStep, MatchesTheTruth) {
   for (const DeltaShape& shape : shapes()) {
     const DeltaCase problem(shape);
     const DeltaTruth truth = delta_truth(problem);
-    const StepResult got = run(problem.args);
+    const StepResult got = run(problem.args, 16);
     EXPECT_TRUE(within(got.o, truth.o, truth.o_bound)) << shape.text();
     EXPECT_TRUE(within(got.pages, truth.pages, truth.page_bound)) << shape.text();
     if (!shape.conv) continue;
@@ -111,10 +115,33 @@ TEST_F(DeltaStep, BatchMatesChangeNoBit) {
 
 TEST_F(DeltaStep, TokensInFlightChangeNoBit) {
   const DeltaCase problem({.heads = 2, .value_heads = 2, .width = 128, .values = 64, .lengths = {16, 5}});
-  const StepResult eight = run(problem.args, 8), one = run(problem.args, 1);
-  EXPECT_EQ(eight.o, one.o);
-  EXPECT_EQ(eight.pages, one.pages);
-  EXPECT_EQ(eight.tails, one.tails);
+  const StepResult one = run(problem.args, 1);
+  for (const std::int64_t rows : {8, 16}) {
+    const StepResult many = run(problem.args, rows);
+    EXPECT_EQ(many.o, one.o);
+    EXPECT_EQ(many.pages, one.pages);
+    EXPECT_EQ(many.tails, one.tails);
+  }
+  std::vector<std::int32_t> cu = {0, 16, 21};
+  DeltaStepArgs narrow = problem.args;
+  narrow.cu_seqlens = Tensor::contiguous(cu.data(), DType::kI32, {3});
+  EXPECT_EQ(run(narrow, 16).o, one.o);
+}
+
+TEST_F(DeltaStep, RowsThatCannotBeReadInVectorsGiveTheSameBits) {
+  for (const std::int64_t heads : {2, 40}) {
+    const DeltaShape shape{.heads = heads, .value_heads = heads, .width = 128, .values = 128, .state = DType::kBF16, .lengths = std::vector<std::int64_t>(7, 5)};
+    const DeltaCase in_vectors(shape);
+    DeltaCase apart(shape);
+    std::vector<std::uint16_t> keys(static_cast<std::size_t>(35 * (heads * 128 + 1)));
+    apart.args.in.k = Tensor::contiguous(keys.data(), DType::kBF16, {35, heads, 128});
+    apart.args.in.k.strides[0] += 1;
+    for (std::int64_t r = 0; r < 35; ++r) std::copy_n(in_vectors.args.in.k.as<std::uint16_t>() + r * heads * 128, heads * 128, keys.begin() + r * (heads * 128 + 1));
+    const StepResult want = run(in_vectors.args), got = run(apart.args);
+    EXPECT_EQ(got.o, want.o);
+    EXPECT_EQ(got.pages, want.pages);
+    EXPECT_EQ(got.tails, want.tails);
+  }
 }
 
 TEST_F(DeltaStep, OneTokenASequenceIsTheSameBitsAsRaggedRows) {
@@ -140,23 +167,26 @@ TEST_F(DeltaStep, OneTokenASequenceIsTheSameBitsAsRaggedRows) {
 }
 
 TEST_F(DeltaStep, SnapshotsAreThePagesOfShorterRuns) {
-  DeltaCase problem({.heads = 2, .value_heads = 2, .width = 64, .values = 32, .lengths = {6}});
-  std::vector<std::int32_t> to = {3, -1, 0, -1, -1, 2};
-  std::vector<float> snapshots(4 * 2 * 32 * 64, 7);
-  DeltaStepArgs args = problem.args;
-  args.snapshots = Tensor::contiguous(snapshots.data(), DType::kF32, {4, 2, 32, 64});
-  args.snapshot_slots = Tensor::contiguous(to.data(), DType::kI32, {6});
-  const std::vector<double> got = run(args).snapshots;
-  const std::size_t page = 2 * 32 * 64, slot = static_cast<std::size_t>(args.slots.as<std::int32_t>()[0]);
-  for (std::size_t i = 0; i < page; ++i) ASSERT_EQ(got[page + i], 7);  // slot 1 was not asked for
-  for (const std::size_t length : {1, 3, 6}) {
-    std::vector<std::int64_t> cu = {0, static_cast<std::int64_t>(length)};
-    DeltaStepArgs shorter = problem.args;
-    for (Tensor* t : {&shorter.in.q, &shorter.in.k, &shorter.in.v, &shorter.in.f, &shorter.in.b, &shorter.norm.gate, &shorter.o}) *t = t->rows(0, cu[1]);
-    shorter.cu_seqlens = Tensor::contiguous(cu.data(), DType::kI64, {2});
-    const std::vector<double> pages = run(shorter).pages;
-    const std::size_t from = page * static_cast<std::size_t>(to[length - 1]);
-    for (std::size_t i = 0; i < page; ++i) ASSERT_EQ(got[from + i], pages[slot * page + i]) << length;
+  for (const std::int64_t width : {64, 128}) {
+    DeltaCase problem({.heads = 2, .value_heads = 2, .width = width, .values = 32, .lengths = {6}});
+    std::vector<std::int32_t> to = {3, -1, 0, -1, -1, 2};
+    const std::size_t page = static_cast<std::size_t>(2 * 32 * width);
+    std::vector<float> snapshots(4 * page, 7);
+    DeltaStepArgs args = problem.args;
+    args.snapshots = Tensor::contiguous(snapshots.data(), DType::kF32, {4, 2, 32, width});
+    args.snapshot_slots = Tensor::contiguous(to.data(), DType::kI32, {6});
+    const std::vector<double> got = run(args).snapshots;
+    const std::size_t slot = static_cast<std::size_t>(args.slots.as<std::int32_t>()[0]);
+    for (std::size_t i = 0; i < page; ++i) ASSERT_EQ(got[page + i], 7);  // slot 1 was not asked for
+    for (const std::size_t length : {1, 3, 6}) {
+      std::vector<std::int64_t> cu = {0, static_cast<std::int64_t>(length)};
+      DeltaStepArgs shorter = problem.args;
+      for (Tensor* t : {&shorter.in.q, &shorter.in.k, &shorter.in.v, &shorter.in.f, &shorter.in.b, &shorter.norm.gate, &shorter.o}) *t = t->rows(0, cu[1]);
+      shorter.cu_seqlens = Tensor::contiguous(cu.data(), DType::kI64, {2});
+      const std::vector<double> pages = run(shorter).pages;
+      const std::size_t from = page * static_cast<std::size_t>(to[length - 1]);
+      for (std::size_t i = 0; i < page; ++i) ASSERT_EQ(got[from + i], pages[slot * page + i]) << length;
+    }
   }
 }
 

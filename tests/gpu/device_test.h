@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "kernels/cuda/device_memory.h"
@@ -12,6 +13,13 @@
 #include "kernels/op_args.h"
 
 namespace palimpsest::test {
+
+/// Captures what `launch` puts on a stream into a graph, calls `change`, and runs the graph once (replay.cc).
+#ifdef PALIMPSEST_WITHOUT_CUDA
+inline void replay(const std::function<void(void* stream)>&, const std::function<void()>&) {}
+#else
+void replay(const std::function<void(void* stream)>& launch, const std::function<void()>& change);
+#endif
 
 class DeviceTest : public testing::Test {
  protected:

@@ -22,7 +22,7 @@ void check_page_layout(const char* field, const Tensor& pages) {
 }
 
 void check_inputs(const DeltaInputs& in) {
-  kCheck.type("q", in.q, {DType::kBF16, DType::kF32});
+  kCheck.type("q", in.q, {DType::kBF16, DType::kF16, DType::kF32});
   const std::int64_t rows = in.q.sizes[0], heads = in.q.sizes[1], width = in.q.sizes[2], value_heads = in.v.sizes[1], values = in.v.sizes[2];
   if (in.q.rank != 3 || (width != 64 && width != 128 && width != 256)) kCheck.refuse("q", fmt::format("key width {}, expected 64, 128 or 256", width));
   kCheck.sizes("k", in.k, {rows, heads, width});
@@ -97,7 +97,7 @@ void check_delta_step(const DeltaStepArgs& args) {
   }
   if (args.snapshots.defined()) check_snapshots(args);
   kCheck.sizes("o", args.o, {rows, value_heads, values});
-  kCheck.type("o", args.o, {DType::kBF16, DType::kF32});
+  kCheck.type("o", args.o, {DType::kBF16, DType::kF16, DType::kF32});
   kCheck.contiguous("o", args.o);
   if (sequences > 0x7fffffff / (value_heads * (values / 32))) kCheck.refuse("slots", fmt::format("{} sequences are too many for one launch", sequences));
 }
@@ -105,16 +105,6 @@ void check_delta_step(const DeltaStepArgs& args) {
 void check_delta_prefill(const DeltaPrefillArgs& args) {
   check_inputs(args.in);
   const std::int64_t rows = args.in.q.sizes[0], value_heads = args.in.v.sizes[1], values = args.in.v.sizes[2], width = args.in.q.sizes[2];
-  if (width != 128 || values != 128) kCheck.refuse("v", fmt::format("key width {} and value width {}, expected 128 and 128", width, values));
-  kCheck.type("q", args.in.q, {DType::kBF16});
-  const auto check_vectors = [](const char* field, const Tensor& t) {
-    const bool vectors = reinterpret_cast<std::uintptr_t>(t.data) % 8 == 0 && t.strides[0] % 4 == 0 && t.strides[1] % 4 == 0;
-    if (!vectors) kCheck.refuse(field, "rows and heads must begin at multiples of 8 bytes");
-  };
-  check_vectors("q", args.in.q);
-  check_vectors("k", args.in.k);
-  check_vectors("v", args.in.v);
-  if (args.in.gate != DeltaGate::kNone && args.in.f.rank == 3) check_vectors("f", args.in.f);
   kCheck.sizes("pages", args.pages, {args.pages.sizes[0], value_heads, values, width});
   kCheck.type("pages", args.pages, {DType::kF32, DType::kBF16});
   check_page_layout("pages", args.pages);
@@ -127,9 +117,8 @@ void check_delta_prefill(const DeltaPrefillArgs& args) {
     kCheck.type("past", args.past, {DType::kI64});
   }
   kCheck.sizes("o", args.o, {rows, value_heads, values});
-  kCheck.type("o", args.o, {DType::kBF16, DType::kF32});
+  kCheck.type("o", args.o, {DType::kBF16, DType::kF16, DType::kF32});
   kCheck.contiguous("o", args.o);
-  if (reinterpret_cast<std::uintptr_t>(args.o.data) % 16 != 0) kCheck.refuse("o", "must begin at a multiple of 16 bytes");
   if (reinterpret_cast<std::uintptr_t>(args.workspace.data) % 128 != 0) kCheck.refuse("workspace", "must begin at a multiple of 128 bytes");
 }
 

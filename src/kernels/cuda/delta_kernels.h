@@ -21,9 +21,10 @@ struct DeltaWorkspace {
 /// Depends on the gate and on the sizes of q, v and slots.
 DeltaWorkspace delta_prefill_workspace(const DeltaPrefillArgs& args);
 
-/// K = V = 128, BF16 inputs in rows of 8-byte vectors (16 is faster), o at a multiple of 16 bytes; any gate, any number of rows. The workspace
-/// holds states of segments for a gate a channel that is bounded (kBounded, a bound in [-5, 0)) with up to 48 value heads; nothing for more
-/// heads, a gate a head, or none; else chunks, in passes over as many as fit. Bits do not depend on batch mates, on later tokens, or on its size.
+/// Any gate, any number of rows; shapes and types as delta_step. Fast for K = V = 128, BF16 inputs in rows of 8-byte vectors (16 is faster), o at a
+/// multiple of 16 bytes; others are walked token by token. The workspace holds states of segments for a gate a channel that is bounded (kBounded, a
+/// bound in [-5, 0)) with up to 48 value heads; nothing for more heads, a gate a head, none, or token by token; else chunks, in passes over as many as
+/// fit. Bits do not depend on batch mates, on later tokens, or on its size.
 void delta_prefill(const DeltaPrefillArgs& args, void* stream);
 
 /// The truth, in double: pages, snapshots and o are F64. Waits until it is done.

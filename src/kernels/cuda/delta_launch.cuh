@@ -4,21 +4,29 @@
 
 namespace palimpsest::cuda {
 
-/// Launches `kernel` so that it may begin before the one in front of it ends, which it must wait for (cudaGridDependencySynchronize).
+/// Launches `kernel` in clusters of `cluster` blocks, so that it may begin before the one in front of it ends, which it must wait for
+/// (cudaGridDependencySynchronize).
 template <class Kernel, class... Args>
-void launch_overlapping(Kernel kernel, std::int64_t blocks, int threads, int shared_bytes, cudaStream_t stream, const char* what, const Args&... args) {
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void launch_clusters(Kernel kernel, std::int64_t blocks, std::int64_t cluster, int threads, int shared_bytes, cudaStream_t stream, const char* what, const Args&... args) {
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   if (shared_bytes > 48 * 1024) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes), what);
   check(cudaLaunchKernelEx(&config, kernel, args...), what);
+}
+
+template <class Kernel, class... Args>
+void launch_overlapping(Kernel kernel, std::int64_t blocks, int threads, int shared_bytes, cudaStream_t stream, const char* what, const Args&... args) {
+  launch_clusters(kernel, blocks, 1, threads, shared_bytes, stream, what, args...);
 }
 
 inline int multiprocessors(const char* what) {

@@ -11,13 +11,6 @@
 
 namespace palimpsest::cuda::sm90 {
 
-__device__ inline void unpack(uint2 raw, float (&x)[4]) {
-  x[0] = __uint_as_float(raw.x << 16);
-  x[1] = __uint_as_float(raw.x & 0xffff0000u);
-  x[2] = __uint_as_float(raw.y << 16);
-  x[3] = __uint_as_float(raw.y & 0xffff0000u);
-}
-
 template <int kWarps, int kRows, class State, bool kConv>
 struct DeltaDecode {
   static constexpr int kWidth = 128, kSlice = kWarps * kRows, kGroups = kSlice / 32;
@@ -37,6 +30,7 @@ struct DeltaDecode {
   uint2 x[4];
   float4 w[4];
 
+  __device__ static float load_half(const Tensor& t, std::int64_t i) { return __bfloat162float(static_cast<const __nv_bfloat16*>(t.data)[i]); }
   __device__ static uint2 fetch_input(const Tensor& t, std::int64_t i) {
     return *reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(t.data) + i);
   }
@@ -60,7 +54,7 @@ struct DeltaDecode {
         w[0] = *reinterpret_cast<const float4*>(static_cast<const float*>(in.dt_bias.data) + head * kWidth + 4 * lane);
         w[1].x = static_cast<const float*>(in.a_log.data)[head];
       }
-      w[1].y = in.b.defined() ? load_input(in.b, n * in.b.strides[0] + head * in.b.strides[1]) : 1;
+      w[1].y = in.b.defined() ? load_half(in.b, n * in.b.strides[0] + head * in.b.strides[1]) : 1;
       return;
     }
     const Tensor& from = source();
@@ -150,7 +144,7 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 4 ? 4 : 2) delta_decode
   if (norm && writes) {
     const int v = decode.slice * Decode::kSlice + static_cast<int>(threadIdx.x);
     weight = static_cast<const float*>(a.norm.weight.data)[v];
-    gate = load_input(a.norm.gate, n * a.norm.gate.strides[0] + head * a.norm.gate.strides[1] + v * a.norm.gate.strides[2]);
+    gate = Decode::load_half(a.norm.gate, n * a.norm.gate.strides[0] + head * a.norm.gate.strides[1] + v);
   }
   float state[kRows][4];
 #pragma unroll

@@ -1,7 +1,7 @@
 #pragma once
 
 // delta_prefill in one kernel, for gates a channel that are bounded by -5 nats a token or above: the factors of a chunk are made and used
-// in shared memory. A block has one sequence and value head; its warps have two trades, connected by barriers on a ring of stages:
+// in shared memory. A block takes tasks (delta_segments.cuh); its warps have two trades, connected by barriers on a ring of stages:
 //
 //   prepare  (8 warps)   a chunk of 16 tokens each: q, k, f, v into a stage, zeros where there is no row; then in place: q, k, f become
 //                        Q e^G, K e^G, K e^-G; T and A_qk beside them
@@ -20,14 +20,15 @@
 // of at most 5 nats a token. The power 2^58 is exact and leaves again through the norm factors. The anchors lie on the grid of positions, so
 // no later token moves a bit.
 
-#include "kernels/cuda/sm90/delta_chunk.cuh"
+#include "kernels/cuda/sm90/delta_segments.cuh"
 
 namespace palimpsest::cuda::sm90::fused {
 
-inline constexpr int kTokens = 16, kStages = 12;
+inline constexpr int kStages = 12;
 inline constexpr int kRecurWarps = 8, kPrepareWarps = 8, kThreads = 32 * (kRecurWarps + kPrepareWarps);
 inline constexpr int kRecurRegisters = 144, kPrepareRegisters = 112;  ///< 512 for two warpgroups of each
-inline constexpr float kShift = 58, kUnshift = 0x1p-58f, kLog2e = 1.4426950408889634f;
+inline constexpr float kShift = 58, kUnshift = 0x1p-58f;
+inline constexpr int kTasks = 24;  ///< that a block remembers: more than may lie between two of its warps (kStages + kPrepareWarps + 1)
 
 /// Bytes of one stage; tiles of rows of 64 bf16, swizzled.
 struct Stage {
@@ -38,46 +39,31 @@ struct Stage {
   static constexpr int kScores = kSolve + 512;                    ///< the same: A_qk
   static constexpr int kDecay = kScores + 512;                    ///< F32 [128]: 2^G_last, of channels 16 s + 8 t + 2 c + e at 16 s + 4 c + 2 t + e
   static constexpr int kKeyNorm = kDecay + 512, kQueryNorm = kKeyNorm + 64;  ///< F32 [16]: n 2^-58, m 2^-58
+  static constexpr int kNote = kQueryNorm + 64;                   ///< Note
   static constexpr int kBytes = kDecay + 1024;
 };
+/// What the recurrence, and the warp that fills the stage next, must know of a chunk.
+struct Note {
+  unsigned char* out;        ///< of its position 0
+  void* snapshot;            ///< after it, as a page, if kSnapshot
+  unsigned char begin, end;  ///< positions that have outputs
+  unsigned char task;        ///< its place in Tail::tasks
+  unsigned char flags;
+  enum : unsigned char { kLast = 1, kSnapshot = 2, kStop = 4 };  ///< last of its task; there is no chunk
+};
+static_assert(Stage::kNote + sizeof(Note) <= Stage::kBytes && Stage::kNote % 16 == 0);
+__device__ inline Note& note_of(unsigned char* stage) { return *reinterpret_cast<Note*>(stage + Stage::kNote); }
+__device__ inline const Note& note_of(const unsigned char* stage) { return *reinterpret_cast<const Note*>(stage + Stage::kNote); }
+
 struct Tail {
-  float matrix[kPrepareWarps][16 * 16];  ///< of a prepare warp: [column][row]
-  float offsets[128];                    ///< of the gate
+  float matrix[kPrepareWarps][16 * 16];  ///< of a prepare warp: offsets of the gate [128], then the solve's matrix [column][row]
   std::uint64_t ready[kStages], empty[kStages];
+  Task tasks[kTasks];
+  int numbers[kTasks];  ///< task numbers[i] of this block lies at i
+  int found;            ///< tasks that are here or looked for
 };
 inline constexpr int kSharedBytes = kStages * Stage::kBytes + 1024 + static_cast<int>(sizeof(Tail));
 static_assert(kSharedBytes <= 232448);
-
-/// The chunks of one sequence; chunk c begins 16 c - offset rows after its first row.
-struct Chunks {
-  std::int64_t first, length, count;
-  int offset;
-
-  __device__ static Chunks of(const DeltaPrefillArgs& a, std::int64_t n) {
-    const std::int64_t first = load_index(a.cu_seqlens, n), length = load_index(a.cu_seqlens, n + 1) - first;
-    const int offset = a.past.defined() ? static_cast<int>(load_index(a.past, n) % kTokens) : 0;
-    return {first, length, length == 0 ? 0 : (offset + length + kTokens - 1) / kTokens, offset};
-  }
-  __device__ std::int64_t row(std::int64_t c) const { return first + c * kTokens - offset; }
-  __device__ int begin(std::int64_t c) const { return c == 0 ? offset : 0; }
-  __device__ int end(std::int64_t c) const {
-    const std::int64_t left = length + offset - c * kTokens;
-    return left < kTokens ? static_cast<int>(left) : kTokens;
-  }
-};
-
-/// The sequence of the i-th blocks: the longest first, so that none begins when all others end. Beyond 32 sequences in their order.
-__device__ inline std::int64_t sequence_in_turn(const Tensor& cu_seqlens, std::int64_t sequences, std::int64_t i) {
-  if (sequences > 32) return i;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t length = lane < sequences ? load_index(cu_seqlens, lane + 1) - load_index(cu_seqlens, lane) : -1;
-  int longer = 0;
-  for (int other = 0; other < sequences; ++other) {
-    const std::int64_t x = __shfl_sync(~0u, length, other);
-    longer += x > length || (x == length && other < lane);
-  }
-  return __ffs(static_cast<int>(__ballot_sync(~0u, lane < sequences && longer == i))) - 1;
-}
 
 // -- prepare -----------------------------------------------------------------------------------------------------------------------------
 
@@ -106,26 +92,29 @@ __device__ inline void load_part_tile(const Tensor& t, std::int64_t row, int beg
   }
 }
 
-__device__ inline void load_chunk(const DeltaInputs& in, bool wide, std::int64_t row, int begin, int end, std::int64_t head, std::int64_t key_head,
-                                  std::uint32_t stage, int lane) {
-  if (wide && begin == 0 && end == kTokens) {
+/// kKeysOnly: not q.
+template <bool kKeysOnly>
+__device__ inline void load_chunk(const FusedArgs& f, const Task& t, int c, std::uint32_t stage, int lane) {
+  const DeltaInputs& in = f.a.in;
+  const std::int64_t row = t.row + c * kTokens, head = t.head, key_head = t.key_head;
+  const int begin = c == 0 ? t.begin : 0, end = c + 1 == t.chunks ? t.end : kTokens;
+  if (f.wide && begin == 0 && end == kTokens && (!kKeysOnly || t.values)) {
     load_whole_tile(in.f, row, head, stage + Stage::kGates, Stage::kHalf, lane);
     load_whole_tile(in.k, row, key_head, stage + Stage::kKeys, Stage::kKeysTile, lane);
-    load_whole_tile(in.q, row, key_head, stage + Stage::kKeys + 16 * 128, Stage::kKeysTile, lane);
+    if constexpr (!kKeysOnly) load_whole_tile(in.q, row, key_head, stage + Stage::kKeys + 16 * 128, Stage::kKeysTile, lane);
     load_whole_tile(in.v, row, head, stage + Stage::kValues, Stage::kHalf, lane);
   } else {
     load_part_tile(in.f, row, begin, end, head, stage + Stage::kGates, Stage::kHalf, lane);
     load_part_tile(in.k, row, begin, end, key_head, stage + Stage::kKeys, Stage::kKeysTile, lane);
-    load_part_tile(in.q, row, begin, end, key_head, stage + Stage::kKeys + 16 * 128, Stage::kKeysTile, lane);
-    load_part_tile(in.v, row, begin, end, head, stage + Stage::kValues, Stage::kHalf, lane);
+    if constexpr (!kKeysOnly) load_part_tile(in.q, row, begin, end, key_head, stage + Stage::kKeys + 16 * 128, Stage::kKeysTile, lane);
+    load_part_tile(in.v, row, begin, !kKeysOnly || t.values ? end : begin, head, stage + Stage::kValues, Stage::kHalf, lane);
   }
 }
 
-/// The outputs that the recurrence left in a stage, rows [begin, end), to o.
-__device__ inline void store_outputs(const Tensor& o, std::int64_t row, int begin, int end, std::int64_t head, std::int64_t heads,
-                                     const unsigned char* stage, int lane) {
+/// The outputs that the recurrence left in a stage, rows [begin, end), to `out` of position 0.
+__device__ inline void store_outputs(const unsigned char* stage, unsigned char* out, int begin, int end, std::int64_t heads, int lane) {
   const int piece = lane % 16, sub = lane / 16;
-  unsigned char* to = static_cast<unsigned char*>(o.data) + ((row + sub) * heads + head) * 256 + 16 * piece;
+  unsigned char* to = out + sub * heads * 256 + 16 * piece;
   const unsigned char* from = stage + Stage::kValues + piece / 8 * Stage::kHalf + sub * 128;
   const int column = (piece % 8 ^ sub) << 4;
 #pragma unroll
@@ -135,6 +124,8 @@ __device__ inline void store_outputs(const Tensor& o, std::int64_t row, int begi
   }
 }
 
+/// kKeysOnly: no queries, no outputs.
+template <bool kKeysOnly>
 struct Prepare {
   const DeltaInputs& in;
   float slope, inverse_bound;  ///< of the gate: g = 1 / (inverse_bound (1 + 2^(slope f + offset)))
@@ -157,6 +148,18 @@ struct Prepare {
     high_corner = (one(c + 8) | one(c + 9) << 16) & triangle;
   }
 
+  /// What a chunk needs from memory besides its tiles, asked for one chunk ahead.
+  struct Ahead {
+    std::uint32_t beta = 0;  ///< bits of b, of token lane % 16
+    bool valid = false;      ///< that token is a row
+    float a_log, bias[4];    ///< of channels 32 i + lane
+  };
+  __device__ void take_gate(const Ahead& x) {
+    slope = -kLog2e * __expf(x.a_log);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) matrix[32 * i + lane] = slope * x.bias[i];
+  }
+
   __device__ float gate(float f, float offset) const {
     const float e = exp2_fast(fmaf(slope, f, offset));
     return reciprocal_fast(fmaf(e, inverse_bound, inverse_bound));
@@ -175,7 +178,7 @@ struct Prepare {
     std::uint32_t f[4];
     load_matrices_transposed(f, stage + Stage::kGates + s / 4 * Stage::kHalf + at);
     load_matrices(x.k, keys);
-    load_matrices(x.q, keys + 16 * 128);
+    if constexpr (!kKeysOnly) load_matrices(x.q, keys + 16 * 128);
     const float offset[2] = {offsets[16 * s + lane / 4], offsets[16 * s + lane / 4 + 8]};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -194,25 +197,28 @@ struct Prepare {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int tile = i / 2, half = i % 2;
-      const float2 x = unpack_bf16(c.k[i]), y = unpack_bf16(c.q[i]);
+      const float2 x = unpack_bf16(c.k[i]);
       const float g0 = c.g[tile][2 * half], g1 = c.g[tile][2 * half + 1];
-      q_squares[half] = fmaf(y.x, y.x, fmaf(y.y, y.y, q_squares[half]));
       const float e0 = exp2_fast(g0), e1 = exp2_fast(g1);
       column[i] = pack_bf16(x.x * exp2_fast(-g0), x.y * exp2_fast(-g1));
       c.k[i] = pack_bf16(x.x * e0, x.y * e1);
-      c.q[i] = pack_bf16(y.x * e0, y.y * e1);
+      if constexpr (!kKeysOnly) {
+        const float2 y = unpack_bf16(c.q[i]);
+        q_squares[half] = fmaf(y.x, y.x, fmaf(y.y, y.y, q_squares[half]));
+        c.q[i] = pack_bf16(y.x * e0, y.y * e1);
+      }
       if (half == 1) last[2 * tile] = e0 * kUnshift, last[2 * tile + 1] = e1 * kUnshift;
     }
     if (lane >= 28) {  // token 15
       *reinterpret_cast<float4*>(stage + Stage::kDecay + 4 * (16 * s + 4 * (lane % 4))) = make_float4(last[0], last[1], last[2], last[3]);
     }
     mma(kk, c.k, column[0], column[2]);
-    mma(qk, c.q, column[0], column[2]);
-    const std::uint32_t both[4] = {c.k[1], c.q[1], c.k[3], c.q[3]};
+    if constexpr (!kKeysOnly) mma(qk, c.q, column[0], column[2]);
+    const std::uint32_t both[4] = {c.k[1], kKeysOnly ? 0 : c.q[1], c.k[3], kKeysOnly ? 0 : c.q[3]};
     mma(later, both, column[1], column[3]);
     __syncwarp();
     store_matrices(c.k, keys);
-    store_matrices(c.q, keys + 16 * 128);
+    if constexpr (!kKeysOnly) store_matrices(c.q, keys + 16 * 128);
     store_matrices(column, stage + Stage::kGates + s / 4 * Stage::kHalf + at);
   }
 
@@ -259,11 +265,12 @@ struct Prepare {
       const float* queries = part == 0 ? qk : part == 1 ? qk + 2 : later + 2;
       matrix[j * 16 + i] = keys[0] * row_scale[half];
       matrix[j * 16 + 16 + i] = keys[1] * row_scale[half];
+      if constexpr (kKeysOnly) continue;
       // By selection: what lies above the diagonal may be anything.
       const std::uint32_t scores = pack_bf16(j <= i ? queries[0] : 0, j + 1 <= i ? queries[1] : 0);
       *reinterpret_cast<std::uint32_t*>(stage + Stage::kScores + 256 * half + 128 * tile + 4 * lane) = scores;
     }
-    *reinterpret_cast<std::uint32_t*>(stage + Stage::kScores + 128 + 4 * lane) = 0;
+    if constexpr (!kKeysOnly) *reinterpret_cast<std::uint32_t*>(stage + Stage::kScores + 128 + 4 * lane) = 0;
     __syncwarp();
     // X by substitution in F32, a column a lane.
     const int column = lane % 16;
@@ -326,28 +333,60 @@ struct Outputs<__nv_bfloat16> {
   __device__ void set(int i, float a, float b) { bits[i] = pack_bf16(a, b); }
 };
 
-template <class State, class Out>
+template <class State, class Out, bool kKeysOnly>
 struct Recur {
-  int row;   ///< of S: this thread has rows `row` and `row + 8`
-  int pair;  ///< and columns 8 j + pair, + 1
-  std::int64_t heads;  ///< of o
+  int thread;
   float s[64];
   Outputs<Out> out;  ///< [V, tokens] fragments
 
-  __device__ void load_state(const State* page, std::int64_t stride) {  // page: of (row, pair)
+  /// Of S: this thread has rows row() and row() + 8,
+  __device__ int row() const { return thread / 32 * 16 + thread % 32 / 4; }
+  __device__ int pair() const { return 2 * (thread % 4); }  ///< and columns 8 j + pair(), + 1
+
+  template <class T>
+  __device__ void load_rows(const T* from, std::int64_t stride) {
+    from += row() * stride + pair();
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       float x[2];
-      PageLane<State, 2>::load(page + i % 2 * 8 * stride + i / 2 * 8, x);
+      PageLane<T, 2>::load(from + i % 2 * 8 * stride + i / 2 * 8, x);
       s[2 * i] = x[0];
       s[2 * i + 1] = x[1];
     }
   }
-  __device__ void store_state(State* page, std::int64_t stride) const {
+  template <class T>
+  __device__ void store_rows(T* to, std::int64_t stride) const {
+    to += row() * stride + pair();
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const float x[2] = {s[2 * i], s[2 * i + 1]};
-      PageLane<State, 2>::store(page + i % 2 * 8 * stride + i / 2 * 8, x);
+      PageLane<T, 2>::store(to + i % 2 * 8 * stride + i / 2 * 8, x);
+    }
+  }
+  /// Of a page of the pool: between its rows.
+  __device__ void load_state(Place from, const void* page, std::int64_t stride) {
+    if (from == Place::kPage) return load_rows(static_cast<const State*>(page), stride);
+    if (from == Place::kState) return load_rows(static_cast<const float*>(page), 128);
+    const float one = from == Place::kUnit ? 1 : 0;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const int r = row() + i % 2 * 8, column = i / 2 * 8 + pair();
+      s[2 * i] = r == column ? one : 0;
+      s[2 * i + 1] = r == column + 1 ? one : 0;
+    }
+  }
+  __device__ void store_state(Place to, void* page, std::int64_t stride) const {
+    if (to == Place::kPage) return store_rows(static_cast<State*>(page), stride);
+    if constexpr (kKeysOnly) {
+      if (to == Place::kState) return store_rows(static_cast<float*>(page), 128);
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        unsigned char* at = static_cast<unsigned char*>(page) + transition_offset(row() + i % 2 * 8, i / 2 * 8 + pair());
+        const std::uint32_t high = pack_bf16(s[2 * i], s[2 * i + 1]);
+        const float2 rounded = unpack_bf16(high);
+        *reinterpret_cast<std::uint32_t*>(at) = high;
+        *reinterpret_cast<std::uint32_t*>(at + kMatrixBytes / 2) = pack_bf16(s[2 * i] - rounded.x, s[2 * i + 1] - rounded.y);
+      }
     }
   }
 
@@ -365,15 +404,18 @@ struct Recur {
     float both[16], o[8], read[8];  // of keys, then of queries
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < 8; ++step) wgmma_n32(both, bits + 4 * step, keys(step), step > 0);
+    for (int step = 0; step < 8; ++step) {
+      if constexpr (kKeysOnly) wgmma_n16(both, bits + 4 * step, keys(step), step > 0);
+      else wgmma_n32(both, bits + 4 * step, keys(step), step > 0);
+    }
     wgmma_commit();
     std::uint32_t v[4];
     load_matrices_transposed(v, stage + values_at());
-    const float* norms = reinterpret_cast<const float*>(stage + Stage::kKeyNorm) + pair;
+    const float* norms = reinterpret_cast<const float*>(stage + Stage::kKeyNorm) + pair();
     const float2 n[2] = {*reinterpret_cast<const float2*>(norms), *reinterpret_cast<const float2*>(norms + 8)};
     wgmma_wait<0>();
 #pragma unroll
-    for (int i = 0; i < 8; ++i) o[i] = both[8 + i];
+    for (int i = 0; i < 8 && !kKeysOnly; ++i) o[i] = both[8 + i];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // tokens 8 (i / 2), rows 8 (i % 2)
       const float2 x = unpack_bf16(v[i]);
@@ -387,12 +429,12 @@ struct Recur {
     for (int i = 0; i < 4; ++i) u[i] = pack_bf16(read[2 * i], read[2 * i + 1]);
     wgmma_fence();
     wgmma_n128_rows(s, u, columns(Stage::kGates), 1);
-    wgmma_n16(o, u, small(Stage::kScores), 1);
+    if constexpr (!kKeysOnly) wgmma_n16(o, u, small(Stage::kScores), 1);
     wgmma_commit();
     meanwhile();
     float4 decay[8];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) decay[j] = *reinterpret_cast<const float4*>(stage + Stage::kDecay + 4 * (16 * j + 2 * pair));
+    for (int j = 0; j < 8; ++j) decay[j] = *reinterpret_cast<const float4*>(stage + Stage::kDecay + 4 * (16 * j + 2 * pair()));
     const float2 m[2] = {*reinterpret_cast<const float2*>(norms + 16), *reinterpret_cast<const float2*>(norms + 24)};
     wgmma_wait<0>();
 #pragma unroll
@@ -406,162 +448,27 @@ struct Recur {
       }
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) out.set(i, o[2 * i] * m[i / 2].x, o[2 * i + 1] * m[i / 2].y);
+    for (int i = 0; i < 4 && !kKeysOnly; ++i) out.set(i, o[2 * i] * m[i / 2].x, o[2 * i + 1] * m[i / 2].y);
   }
 
   /// Where this warp's rows lie among the values of a stage: transposed tiles of eight tokens and eight rows.
   __device__ int values_at() const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, v0 = row - lane / 4;
+    const int lane = thread % 32, v0 = thread / 32 * 16;
     return Stage::kValues + v0 / 64 * Stage::kHalf + swizzled(lane / 16 * 8 + lane % 8, v0 % 64 + lane / 8 % 2 * 8);
   }
-  /// The outputs of the last chunk: to its stage, or to o, `outputs` being its position 0 and this head.
-  __device__ void store_outputs(unsigned char* stage, Out* outputs, int begin, int end) const {
+  /// The outputs of the last chunk: to its stage, or to memory.
+  __device__ void store_outputs(unsigned char* stage, unsigned char* to, int begin, int end, std::int64_t heads) const {
+    if constexpr (kKeysOnly) return;
     if constexpr (sizeof(Out) == 2) {
       store_matrices_transposed(out.bits, stage + values_at());
     } else {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const int position = i / 4 * 8 + pair + i % 2;
-        if (position >= begin && position < end) outputs[position * heads * 128 + row + i / 2 % 2 * 8] = out.x[i];
+        const int position = i / 4 * 8 + pair() + i % 2;
+        if (position >= begin && position < end) reinterpret_cast<float*>(to)[position * heads * 128 + row() + i / 2 % 2 * 8] = out.x[i];
       }
     }
   }
 };
-
-__device__ inline void write_zeros(const DeltaPrefillArgs& a, const Chunks& chunks, std::int64_t head) {
-  for (std::int64_t i = threadIdx.x; i < chunks.length * 128; i += kThreads) {
-    store_output(a.o, ((chunks.first + i / 128) * a.in.v.sizes[1] + head) * 128 + i % 128, 0);
-  }
-}
-
-// -- the trades --------------------------------------------------------------------------------------------------------------------------
-
-/// What the block works on.
-struct Task {
-  const DeltaPrefillArgs& a;
-  Tail& tail;
-  unsigned char* stages;
-  Chunks chunks;
-  std::int64_t head, slot;
-  float slope;  ///< of the gate
-  bool wide;    ///< rows begin at multiples of 16 bytes
-
-  __device__ std::int64_t value_heads() const { return a.in.v.sizes[1]; }
-};
-
-template <class State, class Out>
-__device__ void recur_chunks(const Task& t, int warp, int lane) {
-  const Chunks& chunks = t.chunks;
-  Recur<State, Out> recur{16 * warp + lane / 4, 2 * (lane % 4), t.value_heads(), {}, {}};
-  const std::int64_t* strides = t.a.pages.strides;
-  State* page = static_cast<State*>(t.a.pages.data) + t.slot * strides[0] + t.head * strides[1] + recur.row * strides[2] + recur.pair;
-  recur.load_state(page, strides[2]);
-  unsigned char* before = t.stages;  // stage of the last chunk
-  const auto leave = [&](std::int64_t c) {
-    recur.store_outputs(before, static_cast<Out*>(t.a.o.data) + (chunks.row(c) * t.value_heads() + t.head) * 128, chunks.begin(c), chunks.end(c));
-    __syncwarp();
-    if (lane == 0) barrier_arrive(t.tail.empty + (before - t.stages) / Stage::kBytes);
-  };
-  int stage = 0, parity = 0;
-  barrier_wait(t.tail.ready, 0);
-  for (std::int64_t c = 0; c < chunks.count; ++c) {
-    unsigned char* here = t.stages + stage * Stage::kBytes;
-    recur.chunk(here, [&] {
-      if (c > 0) leave(c - 1);
-      before = here;
-      if (++stage == kStages) stage = 0, parity ^= 1;
-      if (c + 1 < chunks.count) barrier_wait(t.tail.ready + stage, parity);
-    });
-  }
-  leave(chunks.count - 1);
-  asm volatile("" : "+l"(page));  // or 32 addresses are kept through the loop
-  recur.store_state(page, strides[2]);
-}
-
-template <class Out>
-__device__ void prepare_chunks(const Task& t, int number, int lane) {
-  const Chunks& chunks = t.chunks;
-  const DeltaInputs& in = t.a.in;
-  const std::int64_t key_head = t.head / (t.value_heads() / in.q.sizes[1]);
-  Prepare prepare{in, t.slope, 1 / (kLog2e * in.lower_bound), in.write == PageWrite::kDelta ? 1.0f : 0.0f, t.tail.offsets, t.tail.matrix[number], lane,
-                  {}, {}, {}, {}, 0, 0, 0};
-  const auto load = [&](std::int64_t c, int stage) {
-    load_chunk(in, t.wide, chunks.row(c), chunks.begin(c), chunks.end(c), t.head, key_head, shared_address(t.stages + stage * Stage::kBytes), lane);
-  };
-  const auto flush = [&](std::int64_t c, const unsigned char* stage) {
-    if constexpr (sizeof(Out) == 2) store_outputs(t.a.o, chunks.row(c), chunks.begin(c), chunks.end(c), t.head, t.value_heads(), stage, lane);
-  };
-  if (number < chunks.count) load(number, number);
-  int stage = number, parity = 1;  // of the barrier that frees the next stage
-  for (std::int64_t c = number; c < chunks.count; c += kPrepareWarps) {
-    unsigned char* here = t.stages + stage * Stage::kBytes;
-    const int begin = chunks.begin(c), end = chunks.end(c);
-    const bool valid = lane % 16 >= begin && lane % 16 < end;
-    std::uint32_t beta = fetch_beta(in, chunks.row(c) + lane % 16, valid, t.head);
-    prepare.make_triangle(begin, end);
-    prepare.clear();
-    wait_pieces();
-    __syncwarp();
-    prepare.products(here);
-    stage += kPrepareWarps;
-    if (stage >= kStages) stage -= kStages, parity ^= 1;
-    const auto refill = [&] {
-      if (c + kPrepareWarps >= kStages) flush(c + kPrepareWarps - kStages, t.stages + stage * Stage::kBytes);
-      __syncwarp();
-      load(c + kPrepareWarps, stage);
-    };
-    // The next chunk's inputs, at once if there is room; else after this chunk is ready, for which the recurrence may wait.
-    bool more = c + kPrepareWarps < chunks.count;
-    if (more && __all_sync(~0u, barrier_passed(t.tail.empty + stage, parity))) {
-      refill();
-      more = false;
-    }
-    asm volatile("" : "+r"(beta));  // its load may last until here
-    prepare.finish(here, beta_of(in, beta, valid));
-    copies_follow();
-    __syncwarp();
-    if (lane == 0) barrier_arrive(t.tail.ready + (here - t.stages) / Stage::kBytes);
-    if (more) {
-      barrier_wait(t.tail.empty + stage, parity);
-      refill();
-    }
-  }
-  for (std::int64_t c = chunks.count > kStages ? chunks.count - kStages : 0; c < chunks.count; ++c) {
-    if (c % kPrepareWarps != number) continue;
-    barrier_wait(t.tail.empty + c % kStages, static_cast<int>(c / kStages & 1));
-    flush(c, t.stages + c % kStages * Stage::kBytes);
-  }
-}
-
-/// Block (sequence in turn, value head), heads fastest.
-template <class State, class Out>
-__global__ void __launch_bounds__(kThreads, 1) delta_fused(const __grid_constant__ DeltaPrefillArgs a, const int wide) {
-  extern __shared__ __align__(16) unsigned char fused_memory[];
-  unsigned char* stages = fused_memory + (-shared_address(fused_memory) & 1023);
-  Tail& tail = *reinterpret_cast<Tail*>(stages + kStages * Stage::kBytes);
-  const std::int64_t value_heads = a.in.v.sizes[1], n = sequence_in_turn(a.cu_seqlens, a.slots.sizes[0], blockIdx.x / value_heads),
-                     head = blockIdx.x % value_heads;
-  const float slope = -kLog2e * __expf(static_cast<const float*>(a.in.a_log.data)[head]);
-  const Task task{a, tail, stages, Chunks::of(a, n), head, load_index(a.slots, n), slope, wide != 0};
-  if (task.slot < 0) return write_zeros(a, task.chunks, head);
-  if (task.chunks.count == 0) return;
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
-  if (threadIdx.x < 128) tail.offsets[threadIdx.x] = slope * static_cast<const float*>(a.in.dt_bias.data)[head * 128 + threadIdx.x];
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(tail.ready + i, 1);
-      barrier_init(tail.empty + i, kRecurWarps);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  __syncthreads();
-  if (warp < kRecurWarps) {
-    registers_up<kRecurRegisters>();
-    recur_chunks<State, Out>(task, warp, lane);
-  } else {
-    registers_down<kPrepareRegisters>();
-    prepare_chunks<Out>(task, warp - kRecurWarps, lane);
-  }
-}
 
 }  // namespace palimpsest::cuda::sm90::fused

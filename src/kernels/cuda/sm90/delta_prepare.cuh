@@ -6,10 +6,8 @@
 // thread and sums over channels inside a warp.
 //
 // Range. Blocks of 16, 32 and 64 tokens meet at a border, which is the anchor of their product: rows e^(G_i - G_border) and columns
-// e^(G_border - G_j), both at most 1 whatever the gate. Inside a block of 16 there are two ways. A gate with a bound of -5 nats a token or
-// above (kBounded) takes the block's start as the anchor: columns grow to e^80, which F32 and BF16 hold. Any other gate takes the pairs
-// within eight tokens one by one, and the middle of the block as the border between its halves. Anchors lie on the grid of positions, so no
-// later token moves a bit.
+// e^(G_border - G_j), both at most 1 whatever the gate. Inside a block of 16 the pairs within eight tokens are taken one by one, and the middle
+// of the block is the border between its halves. Anchors lie on the grid of positions, so no later token moves a bit.
 //
 // (I + A)^-1: 16 x 16 diagonal blocks by forward substitution in F32; then W and U0 block by block, X_b = T_bb diag(beta) (Y_b - sum_{c<b} A_bc
 // X_c) with A without its beta, each warp for 32 of the 256 columns by itself. Everything is transposed: a product's accumulators are then the
@@ -21,7 +19,6 @@ namespace palimpsest::cuda::sm90 {
 
 inline constexpr int kPrepareRow = kChunkWidth + 8;  ///< bf16; rows of 272 bytes meet no bank conflicts in ldmatrix
 
-template <bool kBounded>
 struct PrepareMemory {
   using Row = __nv_bfloat16[kPrepareRow];
   Row k16[64];                    ///< k e^(G - G at the start of 16)
@@ -29,9 +26,8 @@ struct PrepareMemory {
   union {
     struct {
       Row c16[48];                ///< k e^(G at the end of 16 - G), tokens 0..47
-      Row c0[kBounded ? 64 : 1];  ///< k e^(G at the start of 16 - G)
-      Row kq8[kBounded ? 1 : 64]; ///< for the later 8 of each 16: eight rows k, then eight rows q, e^(G - G at the border)
-      Row c8[kBounded ? 1 : 32];  ///< for the earlier 8 of each 16: k e^(G at the border - G)
+      Row kq8[64];                ///< for the later 8 of each 16: eight rows k, then eight rows q, e^(G - G at the border)
+      Row c8[32];                 ///< for the earlier 8 of each 16: k e^(G at the border - G)
       Row k32[16], q32[16];       ///< tokens 48..63 from the border 32
       Row c32[16];                ///< tokens 0..15 to the border 32
     };
@@ -56,7 +52,6 @@ __device__ inline void store4(__nv_bfloat16* to, float a, float b, float c, floa
 __device__ inline void store4(__nv_bfloat16* to, const float (&a)[4], const float (&b)[4]) { store4(to, a[0] * b[0], a[1] * b[1], a[2] * b[2], a[3] * b[3]); }
 
 /// Log decay times log2(e) of what the projection gave, f, with a_log and dt_bias of its head and channel.
-template <bool kBounded>
 struct Log2Decay {
   static constexpr float kLog2e = 1.4426950408889634f;
   DeltaGate gate;
@@ -64,14 +59,12 @@ struct Log2Decay {
 
   __device__ static Log2Decay make(const DeltaInputs& in, float a_log, float bias) {
     const float rate = __expf(a_log);
-    if (kBounded || in.gate == DeltaGate::kBounded) {
-      return {in.gate, -kLog2e * rate, -kLog2e * rate * bias, in.gate == DeltaGate::kNone ? 0 : kLog2e * in.lower_bound};
-    }
+    if (in.gate == DeltaGate::kBounded) return {in.gate, -kLog2e * rate, -kLog2e * rate * bias, kLog2e * in.lower_bound};
     return {in.gate, 1, bias, -kLog2e * rate};
   }
   __device__ float operator()(float f) const {
-    if (!kBounded && gate == DeltaGate::kLogDecay) return kLog2e * f;
-    if (!kBounded && gate == DeltaGate::kSoftplus) {
+    if (gate == DeltaGate::kLogDecay) return kLog2e * f;
+    if (gate == DeltaGate::kSoftplus) {
       const float x = f + offset;
       return bound * (x > 30 ? x : log1pf(__expf(x)));
     }
@@ -79,10 +72,9 @@ struct Log2Decay {
   }
 };
 
-template <bool kBounded>
 struct Prepare {
   const DeltaPrefillArgs& a;
-  PrepareMemory<kBounded>& m;
+  PrepareMemory& m;
   unsigned char* image;
   ChunkRows rows;
   std::int64_t head, key_head;
@@ -105,28 +97,24 @@ struct Prepare {
 
   __device__ void load() {
     const DeltaInputs& in = a.in;
-    const bool per_channel = in.gate != DeltaGate::kNone && in.f.rank == 3;
     float sum[4] = {};
-    Log2Decay<kBounded> decay[4];
+    Log2Decay decay[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const bool raw = in.a_log.defined();
-      decay[j] = Log2Decay<kBounded>::make(in, raw ? static_cast<const float*>(in.a_log.data)[head] : 0,
-                                 raw ? static_cast<const float*>(in.dt_bias.data)[per_channel ? head * kChunkWidth + 4 * lane + j : head] : 0);
+      decay[j] = Log2Decay::make(in, raw ? static_cast<const float*>(in.a_log.data)[head] : 0,
+                                 raw ? static_cast<const float*>(in.dt_bias.data)[head * kChunkWidth + 4 * lane + j] : 0);
     }
     // All loads before the first use: one latency instead of eight.
     const std::int64_t first = rows.row + 8 * warp;
     uint2 f[8];
-    float scalar[8];
 #pragma unroll
     for (int r = 0; r < 8; ++r) {
       q[r] = k[r] = f[r] = {};
-      scalar[r] = 0;
       if (!valid(r)) continue;
       q[r] = fetch(in.q, first + r, key_head, lane);
       k[r] = fetch(in.k, first + r, key_head, lane);
-      if (per_channel) f[r] = fetch(in.f, first + r, head, lane);
-      else if (in.gate != DeltaGate::kNone) scalar[r] = load_input(in.f, (first + r) * in.f.strides[0] + head * in.f.strides[1]);
+      f[r] = fetch(in.f, first + r, head, lane);
     }
 #pragma unroll
     for (int r = 0; r < 8; ++r) {
@@ -134,7 +122,7 @@ struct Prepare {
       unpack(f[r], x);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        if (valid(r)) sum[j] += decay[j](per_channel ? x[j] : scalar[r]);
+        if (valid(r)) sum[j] += decay[j](x[j]);
         g[r][j] = sum[j];
       }
     }
@@ -227,12 +215,7 @@ struct Prepare {
         store4(m.k16[t] + 4 * lane, y, row);
         store4(m.q16[t] + 4 * lane, x, row);
         if (block < 3) store4(m.c16[t] + 4 * lane, column[0], column[1], column[2], column[3]);
-        if constexpr (kBounded) {
-          float grown[4];
-#pragma unroll
-          for (int j = 0; j < 4; ++j) grown[j] = exp2_fast(start16[j] - start8[j] - g[r][j]);
-          store4(m.c0[t] + 4 * lane, y, grown);
-        } else if (later) {
+        if (later) {
           store4(m.kq8[16 * block + r] + 4 * lane, y, row8);
           store4(m.kq8[16 * block + 8 + r] + 4 * lane, x, row8);
         } else {
@@ -358,35 +341,10 @@ struct Prepare {
     *reinterpret_cast<std::uint32_t*>(m.scores + swizzled(i, 16 * block + j)) = pack_bf16(acc[2], acc[3]);
   }
 
-  /// A block of 16 with its start as the anchor: what lies on or below the diagonal.
-  __device__ void diagonal_product(int block, bool score) const {
-    float acc[2][4] = {};
-    product(acc, (score ? m.q16 : m.k16) + 16 * block, m.c0 + 16 * block);
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int i = lane / 4 + 8 * half, j = 8 * tile + 2 * (lane % 4);
-        const float x = acc[tile][2 * half], y = acc[tile][2 * half + 1];
-        if (score) {  // by selection: what lies above may be anything
-          *reinterpret_cast<std::uint32_t*>(m.scores + swizzled(16 * block + i, 16 * block + j)) = pack_bf16(j <= i ? x : 0, j + 1 <= i ? y : 0);
-        } else {
-          m.diagonal[block][i][j] = delta * m.beta[16 * block + i] * x;
-          m.diagonal[block][i][j + 1] = delta * m.beta[16 * block + i] * y;
-        }
-      }
-    }
-  }
-
   __device__ void products() const {
     block_product(warp);
-    if constexpr (kBounded) {
-      diagonal_product(warp % 4, warp < 4);
-      if (warp < 4) block_product(8 + warp);
-    } else {
-      if (warp < 4) block_product(8 + warp);
-      else border_product(warp - 4);
-    }
+    if (warp < 4) block_product(8 + warp);
+    else border_product(warp - 4);
   }
 
   /// T diag(beta), T = (I + A)^-1, of diagonal block `warp`: lane j has column j.
@@ -489,15 +447,14 @@ struct Prepare {
 };
 
 /// Block (chunk id - first_id, value head), heads fastest.
-template <bool kBounded>
-__global__ void __launch_bounds__(256, 2) delta_prepare(const __grid_constant__ DeltaPrefillArgs a, const std::int64_t first_id) {
+static __global__ void __launch_bounds__(256, 2) delta_prepare(const __grid_constant__ DeltaPrefillArgs a, const std::int64_t first_id) {
   extern __shared__ __align__(128) unsigned char prepare_memory[];
-  auto& m = *reinterpret_cast<PrepareMemory<kBounded>*>(prepare_memory);
+  auto& m = *reinterpret_cast<PrepareMemory*>(prepare_memory);
   const std::int64_t value_heads = a.in.v.sizes[1], head = blockIdx.x % value_heads, id = first_id + blockIdx.x / value_heads;
   const std::int64_t n = sequence_of_chunk(a.cu_seqlens, a.slots.sizes[0], id);
   const ChunkRows rows = chunk_rows(a.cu_seqlens, a.past, n, id - first_chunk(a.cu_seqlens, n));
   if (rows.n < 0 || load_index(a.slots, n) < 0) return;
-  Prepare<kBounded> p{a, m, static_cast<unsigned char*>(a.workspace.data) + static_cast<std::int64_t>(blockIdx.x) * ChunkImage::kStride, rows, head,
+  Prepare p{a, m, static_cast<unsigned char*>(a.workspace.data) + static_cast<std::int64_t>(blockIdx.x) * ChunkImage::kStride, rows, head,
                       head / (value_heads / a.in.q.sizes[1]), static_cast<int>(threadIdx.x) / 32, static_cast<int>(threadIdx.x) % 32,
                       a.in.write == PageWrite::kDelta ? 1.0f : 0.0f};
   p.load();
@@ -505,11 +462,9 @@ __global__ void __launch_bounds__(256, 2) delta_prepare(const __grid_constant__ 
   p.norms();
   __syncthreads();
   p.scale_rows();
-  if constexpr (!kBounded) {
-    p.template pairs<0, 4>();
-    p.template pairs<5, 6>();
-    p.template pairs<7, 7>();
-  }
+  p.pairs<0, 4>();
+  p.pairs<5, 6>();
+  p.pairs<7, 7>();
   __syncthreads();
   p.products();
   __syncthreads();

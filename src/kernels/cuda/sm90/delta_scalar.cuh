@@ -8,8 +8,9 @@
 //     S <- S e^G_last + (diag(n e^(G_last - G)) U)^T K
 // All exponents are at most 0 for any gate.
 //
-// A block has half of the value rows of a head. Two warpgroups prepare every other chunk each (products of keys and queries, T and A) and
-// fetch the inputs of their next one before; a third runs the recurrence, S^T in its accumulators.
+// T, A and the vectors n e^G, m e^G, n e^(G_last - G) (the factors of a chunk) do not hang on the page, and making them takes several times
+// as long as using them. So a cluster of blocks works on a head: blocks 0 and 1 hold half of the value rows each and run the recurrence; the
+// warpgroups that make factors, there or in further blocks, take the chunks in turn and send what they made to both (delta_scalar_trades.cuh).
 
 #include "kernels/cuda/sm90/delta_chunk.cuh"
 #include "kernels/cuda/sm90/wgmma.cuh"
@@ -17,7 +18,7 @@
 namespace palimpsest::cuda::sm90::scalar {
 
 inline constexpr int kTokens = 64, kInputs = 4, kFactors = 3, kRows = 64;  ///< of a chunk; stages; value rows of a block
-inline constexpr int kThreads = 3 * 128, kRecurRegisters = 200, kPrepareRegisters = 152;  ///< 504: what three warpgroups of 168 bring
+inline constexpr int kThreads = 3 * 128, kRecurRegisters = 216, kPrepareRegisters = 144;  ///< 504: what three warpgroups of 168 bring
 inline constexpr float kLog2e = 1.4426950408889634f;
 
 /// Tiles of 128-byte rows, swizzled.
@@ -29,15 +30,21 @@ struct Vectors {
   float read[64], query[64], write[64];  ///< n e^G, m e^G, n e^(G_last - G)
   float last[4];                         ///< e^G_last
 };
+struct Matrices {
+  unsigned char solve[64 * 128], scores[64 * 128];  ///< T, A
+};
 struct Memory {
   Inputs inputs[kInputs];
-  unsigned char solve[kFactors][64 * 128], scores[kFactors][64 * 128];  ///< T, A
+  Matrices matrices[kFactors];
   // Of a preparing warpgroup:
   unsigned char blocks[2][6][512];   ///< L below its diagonal blocks, rounded: block (r, m) at r (r - 1) / 2 + m, small_offset
   unsigned char inverse[2][4][512];  ///< (I + L)^-1 of the diagonal blocks
   Vectors vectors[kFactors];
   float sums[2][64], norms[2][2][64], betas[2][64];  ///< G; n, m
-  std::uint64_t ready[kFactors], empty[kFactors], freed[kInputs];
+  std::uint64_t loaded[kInputs], freed[kInputs];  ///< inputs are there; are not needed any more
+  std::uint64_t ready[kFactors];                  ///< factors are there
+  // Of a preparing warpgroup: the place of its next factors is free in both blocks; its last ones have been used.
+  std::uint64_t free[2], used[2];
 };
 inline constexpr int kSharedBytes = static_cast<int>(sizeof(Memory)) + 1024;
 static_assert(kSharedBytes <= 232448);
@@ -60,27 +67,31 @@ struct Chunks {
   }
 };
 
+/// Who prepares: worker c % count() chunk c.
+struct Workers {
+  int blocks;  ///< of the cluster: with two, both prepare and run the recurrence; more than two: those beyond prepare
+
+  __device__ bool apart() const { return blocks > 2; }
+  __device__ int count() const { return apart() ? 2 * (blocks - 2) : 4; }
+  __device__ int block_of(int worker) const { return apart() ? 2 + worker / 2 : worker % 2; }
+  __device__ int group_of(int worker) const { return apart() ? worker % 2 : worker / 2; }
+};
+
 struct Task {
   const DeltaPrefillArgs& a;
   Memory& m;
   Chunks chunks;
+  Workers workers;
+  int rank;  ///< of the block in its cluster
   std::int64_t head, key_head, slot;
-  int v0;     ///< first value row
   bool wide;  ///< rows begin at multiples of 16 bytes
+
+  __device__ int v0() const { return rank * kRows; }  ///< first value row
 
   __device__ std::int64_t heads() const { return a.in.v.sizes[1]; }
 };
 
 __device__ inline void group_barrier(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
-/// A barrier that also says whether x holds for all.
-__device__ inline bool group_all(int group, bool x) {
-  std::uint32_t all;
-  asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbar.red.and.pred q, %2, 128, p;\nselp.u32 %0, 1, 0, q;\n}\n"
-               : "=r"(all)
-               : "r"(static_cast<std::uint32_t>(x)), "r"(group + 1)
-               : "memory");
-  return all != 0;
-}
 
 // -- inputs ------------------------------------------------------------------------------------------------------------------------------
 
@@ -91,30 +102,42 @@ __device__ void load_tile(const Tensor& t, std::int64_t row, int begin, int end,
   const int piece = thread % kPieces, at = piece * kPiece;  // bytes of a row
   const __nv_bfloat16* from = static_cast<const __nv_bfloat16*>(t.data) + head * t.strides[1] + column + at / 2;
   to += at / 128 * tile + at % 16;
-#pragma unroll 4
-  for (int i = 0; i < kTokens / kStep; ++i) {
-    const int r = thread / kPieces + i * kStep;
+  const int first = thread / kPieces;
+  if (kStep % 8 == 0 && begin == 0 && end == kTokens) {
+    from += (row + first) * t.strides[0];
+    to += first * 128 + ((at % 128 / 16 ^ (first & 7)) << 4);
+#pragma unroll
+    for (int i = 0; i < kTokens / kStep; ++i, from += kStep * t.strides[0]) copy_piece<kPiece>(to + i * kStep * 128, from, true);
+    return;
+  }
+#pragma unroll 1
+  for (int r = first; r < kTokens; r += kStep) {
     const bool valid = r >= begin && r < end;
     copy_piece<kPiece>(to + r * 128 + ((at % 128 / 16 ^ (r & 7)) << 4), from + (row + (valid ? r : begin)) * t.strides[0], valid);
   }
 }
 
-template <int kPiece>
-__device__ void load_inputs(const Task& t, std::int64_t c, int thread) {
+/// Of chunk c. kValues: this block runs the recurrence.
+template <int kPiece, bool kValues>
+__device__ void load_inputs(const Task& t, std::int64_t c, Inputs& to, int thread) {
   const DeltaInputs& in = t.a.in;
-  Inputs& to = t.m.inputs[c % kInputs];
   const std::int64_t row = t.chunks.row(c);
   const int begin = t.chunks.begin(c), end = t.chunks.end(c);
   load_tile<128, kPiece>(in.k, row, begin, end, t.key_head, 0, shared_address(to.keys[0]), 128 * 128, thread);
   load_tile<128, kPiece>(in.q, row, begin, end, t.key_head, 0, shared_address(to.keys[0]) + 64 * 128, 128 * 128, thread);
-  load_tile<64, kPiece>(in.v, row, begin, end, t.head, t.v0, shared_address(to.values), 0, thread);
+  if constexpr (kValues) load_tile<64, kPiece>(in.v, row, begin, end, t.head, t.v0(), shared_address(to.values), 0, thread);
+}
+template <bool kValues>
+__device__ void load_inputs(const Task& t, std::int64_t c, Inputs& to, int thread) {
+  if (t.wide) load_inputs<16, kValues>(t, c, to, thread);
+  else load_inputs<8, kValues>(t, c, to, thread);
 }
 
 /// Outputs that the recurrence left in place of the values.
 __device__ inline void store_outputs(const Task& t, std::int64_t c, int thread) {
   const unsigned char* from = t.m.inputs[c % kInputs].values;
   const int begin = t.chunks.begin(c), end = t.chunks.end(c), piece = thread % 8;
-  unsigned char* to = static_cast<unsigned char*>(t.a.o.data) + ((t.chunks.row(c) * t.heads() + t.head) * 128 + t.v0 + 8 * piece) * 2;
+  unsigned char* to = static_cast<unsigned char*>(t.a.o.data) + ((t.chunks.row(c) * t.heads() + t.head) * 128 + t.v0() + 8 * piece) * 2;
 #pragma unroll
   for (int i = 0; i < kTokens / 16; ++i) {
     const int r = thread / 8 + 16 * i;
@@ -130,8 +153,8 @@ __device__ inline float gate_of(const DeltaInputs& in, float f, float rate, floa
     case DeltaGate::kLogDecay: return kLog2e * f;
     case DeltaGate::kBounded: return kLog2e * in.lower_bound * sigmoid(rate * (f + bias));
     default: {
-      const float x = f + bias;
-      return -kLog2e * rate * (x > 20 ? x : log1pf(__expf(x)));
+      const float x = f + bias, e = __expf(x);
+      return -kLog2e * rate * (x > 20 ? x : e < 0.01f ? fmaf(e * e, fmaf(e, 0.33333333f, -0.5f), e) : __logf(1 + e));  // log(1 + e)
     }
   }
 }
@@ -147,6 +170,15 @@ struct Prepare {
   const Task& t;
   int group, thread, warp, lane;  ///< warp and thread of the group
   float rate, bias;               ///< of the gate
+
+  __device__ static Prepare make(const Task& t, int group, int thread) {
+    const DeltaInputs& in = t.a.in;
+    const bool gated = in.gate == DeltaGate::kBounded || in.gate == DeltaGate::kSoftplus;
+    return {t, group, thread, thread / 32, thread % 32, gated ? __expf(static_cast<const float*>(in.a_log.data)[t.head]) : 0,
+            gated ? static_cast<const float*>(in.dt_bias.data)[t.head] : 0};
+  }
+  /// Places in memory are computed again from here on instead of kept in registers.
+  __device__ void forget() { thread = forgotten(thread), warp = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32; }
 
   __device__ Gates fetch_gates(std::int64_t c) const {
     const DeltaInputs& in = t.a.in;
@@ -185,12 +217,17 @@ struct Prepare {
     }
   }
 
-  /// Norm factors: a row of k or q a thread, the query scale in m.
-  __device__ void norms(const Inputs& in) const {
+  /// Norm factors of the queries, with their scale: half a row a thread, by all warps but the first, which has the gates.
+  __device__ void query_norms(const Inputs& in) const {
+    if (warp == 0) return;
+    for (int row = (thread - 32) / 2; row < 64; row += 48) query_norm(in, row);
+  }
+  __device__ void query_norm(const Inputs& in, int row) const {
+    const unsigned char* from = in.keys[thread % 2] + (64 + row) * 128;
     float sum = 0;
-#pragma unroll 2
-    for (int piece = 0; piece < 16; ++piece) {
-      const uint4 x = *reinterpret_cast<const uint4*>(in.keys[piece / 8] + thread * 128 + ((piece % 8 ^ (thread & 7)) << 4));
+#pragma unroll 4
+    for (int piece = 0; piece < 8; ++piece) {
+      const uint4 x = *reinterpret_cast<const uint4*>(from + ((piece ^ (row & 7)) << 4));
       const std::uint32_t words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -198,9 +235,23 @@ struct Prepare {
         sum = fmaf(y.x, y.x, fmaf(y.y, y.y, sum));
       }
     }
+    sum += __shfl_xor_sync(~0u, sum, 1);
     const DeltaInputs& d = t.a.in;
-    const float norm = d.l2_norm ? rsqrtf(sum + d.l2_eps) : 1;
-    t.m.norms[group][thread / 64][thread % 64] = thread < 64 ? norm : norm * d.q_scale;
+    if (thread % 2 == 0) t.m.norms[group][1][row] = d.q_scale * (d.l2_norm ? rsqrtf(sum + d.l2_eps) : 1);
+  }
+  /// And of the keys: k.k is on the diagonal of the product already.
+  __device__ void key_norms(const float* kk) const {
+    const DeltaInputs& d = t.a.in;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const float* x = kk + 4 * (2 * w + half) + 2 * half;
+        if (w == warp) sum = lane / 4 % 2 == 0 ? x[0] : x[1];
+      }
+      if (lane % 4 == lane / 8) t.m.norms[group][0][16 * warp + lane / 4 + 8 * half] = d.l2_norm ? rsqrtf(sum + d.l2_eps) : 1;
+    }
   }
 
   /// k.k and q.k of all pairs, in the fragment layout of m64n64.
@@ -221,32 +272,41 @@ struct Prepare {
 
   /// L and A from the products: A to its tile, L rounded to `blocks` and the diagonal block of this warp to `diagonal` [column][row].
   __device__ void scale(unsigned char* scores, const float* kk, const float* qk, float* diagonal) const {
-    const float* sums = t.m.sums[group];
-    const float* n = t.m.norms[group][0];
+    const int i = 16 * warp + lane / 4, pair = 2 * (lane % 4);  // rows i and i + 8
     const bool delta = t.a.in.write == PageWrite::kDelta;
+    float sum[2], row[2], query[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = 16 * warp + lane / 4 + 8 * half;
-      const float sum = sums[i], row = delta ? t.m.betas[group][i] * n[i] : 0, query = t.m.norms[group][1][i];
+      sum[half] = t.m.sums[group][i + 8 * half];
+      row[half] = delta ? t.m.betas[group][i + 8 * half] * t.m.norms[group][0][i + 8 * half] : 0;
+      query[half] = t.m.norms[group][1][i + 8 * half];
+    }
+    unsigned char* to = scores + i * 128 + pair * 2;
 #pragma unroll
-      for (int tile = 0; tile < 8; ++tile) {
-        const int j = 8 * tile + 2 * (lane % 4);
-        float key[2] = {0, 0}, score[2] = {0, 0};
-        if (tile < 2 * warp + 2) {
+    for (int tile = 0; tile < 8; ++tile) {
+      const int j = 8 * tile + pair, at = (tile ^ (i & 7)) << 4;
+      if (tile / 2 > warp) {
+        *reinterpret_cast<std::uint32_t*>(to + at) = 0;
+        *reinterpret_cast<std::uint32_t*>(to + at + 8 * 128) = 0;
+        continue;
+      }
+      const float2 n = *reinterpret_cast<const float2*>(t.m.norms[group][0] + j), g = *reinterpret_cast<const float2*>(t.m.sums[group] + j);
 #pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const float decayed = j + e <= i ? n[j + e] * exp2_fast(sum - sums[j + e]) : 0;
-            score[e] = query * decayed * qk[4 * tile + 2 * half + e];
-            key[e] = j + e < i ? row * decayed * kk[4 * tile + 2 * half + e] : 0;
-          }
-          if (tile / 2 == warp) {
-            diagonal[(j % 16) * 16 + i % 16] = key[0];
-            diagonal[(j % 16 + 1) * 16 + i % 16] = key[1];
-          } else {
-            *reinterpret_cast<std::uint32_t*>(block(warp, tile / 2) + small_offset(i % 16, j % 16)) = pack_bf16(key[0], key[1]);
-          }
+      for (int half = 0; half < 2; ++half) {
+        const float* q = qk + 4 * tile + 2 * half;
+        const float* k = kk + 4 * tile + 2 * half;
+        float d0 = n.x * exp2_fast(sum[half] - g.x), d1 = n.y * exp2_fast(sum[half] - g.y);
+        if (tile / 2 == warp) {  // by selection: what lies above the diagonal may be anything
+          const int r = i + 8 * half;
+          d0 = j <= r ? d0 : 0;
+          d1 = j + 1 <= r ? d1 : 0;
+          diagonal[j % 16 * 16 + r % 16] = j < r ? row[half] * d0 * k[0] : 0;
+          diagonal[(j % 16 + 1) * 16 + r % 16] = j + 1 < r ? row[half] * d1 * k[1] : 0;
+        } else {
+          *reinterpret_cast<std::uint32_t*>(block(warp, tile / 2) + half * 256 + tile % 2 * 128 + lane / 4 * 16 + pair * 2) =
+              pack_bf16(row[half] * d0 * k[0], row[half] * d1 * k[1]);
         }
-        *reinterpret_cast<std::uint32_t*>(scores + swizzled(i, j)) = pack_bf16(score[0], score[1]);
+        *reinterpret_cast<std::uint32_t*>(to + at + half * 8 * 128) = pack_bf16(query[half] * d0 * q[0], query[half] * d1 * q[1]);
       }
     }
   }
@@ -333,248 +393,38 @@ struct Prepare {
     if (thread == 0) to.last[0] = exp2_fast(last);
   }
 
-  __device__ void chunk(std::int64_t c, const Gates& g) const {
-    const Inputs& in = t.m.inputs[c % kInputs];
-    const int stage = static_cast<int>(c % kFactors);
+  /// Makes the factors of chunk c at `place`, which await_place() waits for; `meanwhile` runs between the products and the solve.
+  template <class Wait, class F>
+  __device__ void chunk(std::int64_t c, const Gates& g, const Inputs& in, int place, Wait await_place, F meanwhile) const {
     float kk[32], qk[32];
     products(in, kk, qk);
     gates(c, g);
-    norms(in);
+    query_norms(in);
     wgmma_wait<0>();
-    barrier_wait(t.m.empty + stage, static_cast<int>(c / kFactors & 1) ^ 1);
+    key_norms(kk);
+    await_place();
     group_barrier(group);
     // The place of T serves for the diagonal blocks until they are inverted.
-    float* diagonal = reinterpret_cast<float*>(t.m.solve[stage]) + 256 * warp;
-    scale(t.m.scores[stage], kk, qk, diagonal);
+    Matrices& to = t.m.matrices[place];
+    float* diagonal = reinterpret_cast<float*>(to.solve) + 256 * warp;
+    scale(to.scores, kk, qk, diagonal);
     __syncwarp();
+    meanwhile();
     invert(diagonal);
-    vectors(t.m.vectors[stage]);
+    vectors(t.m.vectors[place]);
     group_barrier(group);
-    solve(t.m.solve[stage]);
+    solve(to.solve);
     copies_follow();
     group_barrier(group);
-    if (thread == 0) barrier_arrive(t.m.ready + stage);
+  }
+
+  /// One thread: what lies at place `from` to place `to` of another block.
+  __device__ void send(int from, int to, int block) const {
+    Memory& m = t.m;
+    barrier_expect(m.ready + to, static_cast<int>(sizeof(Matrices) + sizeof(Vectors)), block);
+    copy_across(&m.matrices[to], &m.matrices[from], sizeof(Matrices), m.ready + to, block);
+    copy_across(&m.vectors[to], &m.vectors[from], sizeof(Vectors), m.ready + to, block);
   }
 };
-
-template <class Out>
-__device__ void prepare_chunks(const Task& t, int group, int thread) {
-  const DeltaInputs& in = t.a.in;
-  const bool gated = in.gate == DeltaGate::kBounded || in.gate == DeltaGate::kSoftplus;
-  Prepare prepare{t, group, thread, thread / 32, thread % 32, gated ? __expf(static_cast<const float*>(in.a_log.data)[t.head]) : 0,
-                        gated ? static_cast<const float*>(in.dt_bias.data)[t.head] : 0};
-  const std::int64_t count = t.chunks.count;
-  const auto parity = [](std::int64_t c) { return static_cast<int>(c / kInputs & 1) ^ 1; };  // of the barrier that frees its stage
-  Gates gates{};
-  const auto load = [&](std::int64_t c) {
-    thread = forgotten(thread);
-    if (c >= kInputs) {
-      barrier_wait(t.m.freed + c % kInputs, parity(c));
-      if constexpr (sizeof(Out) == 2) store_outputs(t, c - kInputs, thread);
-      group_barrier(group);
-    }
-    if (t.wide) load_inputs<16>(t, c, thread);
-    else load_inputs<8>(t, c, thread);
-    gates = prepare.fetch_gates(c);
-  };
-  const auto forget = [&] {
-    thread = forgotten(thread);
-    prepare.thread = thread, prepare.warp = __shfl_sync(~0u, thread / 32, 0), prepare.lane = thread % 32;
-  };
-  if (group < count) load(group);
-  for (std::int64_t c = group; c < count; c += 2) {
-    wait_pieces();
-    copies_follow();
-    const Gates now = gates;
-    // The next inputs at once if there is room; else after this chunk is ready, for which the recurrence may wait.
-    const std::int64_t next = c + 2;
-    const bool early = group_all(group, next < count && (next < kInputs || barrier_passed(t.m.freed + next % kInputs, parity(next))));
-    if (early) load(next);
-    forget();
-    prepare.chunk(c, now);
-    forget();
-    if (next < count && !early) load(next);
-  }
-  if constexpr (sizeof(Out) == 2) {
-    for (std::int64_t c = count > kInputs ? count - kInputs : 0; c < count; ++c) {
-      if (c % 2 != group) continue;
-      barrier_wait(t.m.freed + c % kInputs, static_cast<int>(c / kInputs & 1));
-      store_outputs(t, c, thread);
-    }
-  }
-}
-
-// -- recur ---------------------------------------------------------------------------------------------------------------------------------
-
-template <class State, class Out>
-struct Recur {
-  const Task& t;
-  int warp, lane;
-  int row, pair;  ///< of S: this thread has rows `row` and `row + 8` of the block's, columns 8 j + pair, + 1
-  float s[64];
-
-  __device__ State* page(const Tensor& pages, std::int64_t slot) const {
-    const std::int64_t* strides = pages.strides;
-    return static_cast<State*>(pages.data) + slot * strides[0] + t.head * strides[1] + (t.v0 + row) * strides[2] + pair;
-  }
-  __device__ void load_state() {
-    const State* from = page(t.a.pages, t.slot);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      float x[2];
-      PageLane<State, 2>::load(from + i % 2 * 8 * t.a.pages.strides[2] + i / 2 * 8, x);
-      s[2 * i] = x[0], s[2 * i + 1] = x[1];
-    }
-  }
-  __device__ void store_state(const Tensor& pages, std::int64_t slot) const {
-    State* to = page(pages, slot);
-    asm volatile("" : "+l"(to));  // or 32 addresses are kept through the loop
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const float x[2] = {s[2 * i], s[2 * i + 1]};
-      PageLane<State, 2>::store(to + i % 2 * 8 * pages.strides[2] + i / 2 * 8, x);
-    }
-  }
-
-  __device__ void store_chunk(std::int64_t c, const float* o, Inputs& in) const {
-    if constexpr (sizeof(Out) == 2) {
-      const int at = lane / 16 * 8 + lane % 8, v = 16 * warp + lane / 8 % 2 * 8;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {  // 16 tokens
-        const std::uint32_t bits[4] = {pack_bf16(o[8 * i], o[8 * i + 1]), pack_bf16(o[8 * i + 2], o[8 * i + 3]), pack_bf16(o[8 * i + 4], o[8 * i + 5]),
-                                       pack_bf16(o[8 * i + 6], o[8 * i + 7])};
-        store_matrices_transposed(bits, in.values + swizzled(16 * i + at, v));
-      }
-    } else {
-      float* to = static_cast<float*>(t.a.o.data) + (t.chunks.row(c) * t.heads() + t.head) * 128 + t.v0 + row;
-      const int begin = t.chunks.begin(c), end = t.chunks.end(c);
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int token = 8 * (i / 4) + pair + i % 2;
-        if (token >= begin && token < end) to[token * t.heads() * 128 + i / 2 % 2 * 8] = o[i];
-      }
-    }
-  }
-
-  __device__ void chunk(std::int64_t c) {
-    Inputs& in = t.m.inputs[c % kInputs];
-    const int stage = static_cast<int>(c % kFactors);
-    const Vectors& f = t.m.vectors[stage];
-    std::uint32_t bits[32], u[16];
-#pragma unroll
-    for (int i = 0; i < 32; ++i) bits[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
-    barrier_wait(t.m.ready + stage, static_cast<int>(c / kFactors & 1));
-    float read[32], o[32];  // of keys, of queries
-#pragma unroll
-    for (int i = 0; i < 32; ++i) read[i] = o[i] = 0;
-    const std::uint32_t keys = shared_address(in.keys[0]);
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 8; ++step) wgmma_n64(read, bits + 4 * step, tile_descriptor(keys + step / 4 * 128 * 128 + step % 4 * 32), 1);
-    wgmma_commit();
-#pragma unroll
-    for (int step = 0; step < 8; ++step) wgmma_n64(o, bits + 4 * step, tile_descriptor(keys + 64 * 128 + step / 4 * 128 * 128 + step % 4 * 32), 1);
-    wgmma_commit();
-    wgmma_wait<1>();
-    const int at = lane / 16 * 8 + lane % 8, v = 16 * warp + lane / 8 % 2 * 8;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {  // 16 tokens
-      std::uint32_t x[4];
-      load_matrices_transposed(x, in.values + swizzled(16 * i + at, v));
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {  // tokens 8 (e / 2), rows 8 (e % 2)
-        const float2 value = unpack_bf16(x[e]), n = *reinterpret_cast<const float2*>(f.read + 16 * i + 8 * (e / 2) + pair);
-        const float* r = read + 8 * i + 2 * e;
-        u[4 * i + e] = pack_bf16(fmaf(-n.x, r[0], value.x), fmaf(-n.y, r[1], value.y));
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < 32; ++i) read[i] = 0;
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) wgmma_n64(read, u + 4 * step, tile_descriptor(shared_address(t.m.solve[stage]) + step * 32), 1);
-    wgmma_commit();
-    const float last = f.last[0];
-#pragma unroll
-    for (int i = 0; i < 64; ++i) s[i] *= last;
-    wgmma_wait<1>();
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const float2 m = *reinterpret_cast<const float2*>(f.query + 8 * (i / 2) + pair);
-      o[2 * i] *= m.x, o[2 * i + 1] *= m.y;
-    }
-    wgmma_wait<0>();
-    std::uint32_t w[16];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const float2 n = *reinterpret_cast<const float2*>(f.write + 8 * (i / 2) + pair);
-      u[i] = pack_bf16(read[2 * i], read[2 * i + 1]);
-      w[i] = pack_bf16(read[2 * i] * n.x, read[2 * i + 1] * n.y);
-    }
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const std::uint32_t low = operand(keys, 128 * 128) + step * kStepAcross;
-      wgmma_n128_rows(s, w + 4 * step, descriptor(low, 64 | 1u << 30), 1);
-    }
-    wgmma_commit();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) wgmma_n64(o, u + 4 * step, tile_descriptor(shared_address(t.m.scores[stage]) + step * 32), 1);
-    wgmma_commit();
-    wgmma_wait<0>();
-    store_chunk(c, o, in);
-    __syncwarp();
-    if (lane == 0) {
-      barrier_arrive(t.m.empty + stage);
-      barrier_arrive(t.m.freed + c % kInputs);
-    }
-    store_snapshot(c);
-  }
-
-  __device__ void store_snapshot(std::int64_t c) const {
-    if (!t.a.snapshots.defined() || t.chunks.end(c) != kTokens) return;
-    const std::int64_t slot = load_index(t.a.snapshot_slots, t.chunks.row(c) + kTokens - 1);
-    if (slot >= 0) store_state(t.a.snapshots, slot);
-  }
-};
-
-__device__ inline void write_zeros(const Task& t) {
-  for (std::int64_t i = threadIdx.x; i < t.chunks.length * kRows; i += kThreads) {
-    store_output(t.a.o, ((t.chunks.first + i / kRows) * t.heads() + t.head) * 128 + t.v0 + i % kRows, 0);
-  }
-}
-
-/// Block (sequence, value head, half of its rows), halves fastest.
-template <class State, class Out>
-__global__ void __launch_bounds__(kThreads, 1) delta_scalar(const __grid_constant__ DeltaPrefillArgs a, const int wide) {
-  extern __shared__ __align__(16) unsigned char scalar_memory[];
-  Memory& m = *reinterpret_cast<Memory*>(scalar_memory + (-shared_address(scalar_memory) & 1023));
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kFactors; ++i) {
-      barrier_init(m.ready + i, 1);
-      barrier_init(m.empty + i, 4);
-    }
-    for (int i = 0; i < kInputs; ++i) barrier_init(m.freed + i, 4);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
-  const std::int64_t heads = a.in.v.sizes[1], unit = blockIdx.x / 2, n = unit / heads, head = unit % heads;
-  const Task task{a, m, Chunks::of(a, n), head, head / (heads / a.in.q.sizes[1]), load_index(a.slots, n), static_cast<int>(blockIdx.x % 2) * kRows, wide != 0};
-  if (task.slot < 0) return write_zeros(task);
-  if (task.chunks.count == 0) return;
-  __syncthreads();
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
-  if (warp < 4) {
-    registers_up<kRecurRegisters>();
-    Recur<State, Out> recur{task, warp, lane, 16 * warp + lane / 4, 2 * (lane % 4), {}};
-    recur.load_state();
-    for (std::int64_t c = 0; c < task.chunks.count; ++c) recur.chunk(c);
-    recur.store_state(a.pages, task.slot);
-  } else {
-    registers_down<kPrepareRegisters>();
-    prepare_chunks<Out>(task, warp / 4 - 1, static_cast<int>(threadIdx.x) % 128);
-  }
-}
 
 }  // namespace palimpsest::cuda::sm90::scalar

@@ -10,26 +10,33 @@
 //   * else: S_end = C + S_start A, with C the end of the segment begun with an empty page, A that of one begun with the unit matrix and
 //     without values. All C and A are made at once, then linked one after the other (link_segments). That is 2.3 times the work.
 //
+// Of up to 16 heads, sequences are also cut half way between where what came before is forgotten there, at positions below kFine: short
+// sequences would not fill the device else.
+//
 // All of this hangs on positions and on what lies before them, so batch mates and later tokens change no bit.
 
-#include "kernels/cuda/sm90/delta_fused.cuh"
+#include "kernels/cuda/sm90/delta_step.cuh"
+#include "kernels/cuda/sm90/hopper.cuh"
 
-namespace palimpsest::cuda::sm90::segmented {
+namespace palimpsest::cuda::sm90::fused {
 
-using namespace fused;  // NOLINT: stages and tiles are its own
-
+inline constexpr int kTokens = 16;  ///< of a chunk
+inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr int kMaxWarm = 8;         ///< chunks before a boundary that may be looked at
 inline constexpr float kForgotten = -26;   ///< log2 of what the past may still count for
 inline constexpr int kMatrixBytes = 128 * 128 * 4;
+inline constexpr std::int64_t kFine = 16384;
+inline constexpr int kAbsent = -1;         ///< of a boundary: sequences are not cut there
 
 /// Where sequences are cut, and what is known there. A multiple of 2^shift tokens is a boundary if as many rows of the batch lie before it.
 /// Sequence n owns the ids from cu[n] / 2^id_shift + n * id_sequence on: one for its page, then one a boundary; some stay unused.
 struct Segments {
   int shift = 0, id_shift = 0, id_sequence = 0;
+  bool halves = false;  ///< every other boundary may be absent
   std::int64_t ids = 0;
   bool may_forget = false;  ///< the bound holds
   unsigned* taken = nullptr;              ///< [2]: tasks that blocks took, of the summaries and of the prefill
-  int* warm = nullptr;                    ///< [heads, ids]: chunks of warm-up, 0: not forgotten
+  int* warm = nullptr;                    ///< [heads, ids]: chunks of warm-up, 0: not forgotten, or kAbsent
   float* states = nullptr;                ///< [ids, heads, 128, 128]: copies of pages, states at boundaries
   unsigned char* transitions = nullptr;   ///< [ids, heads]: A of the segment before a boundary, see transition_offset
 };
@@ -45,6 +52,7 @@ struct FusedArgs {
   __device__ std::int64_t first_id(std::int64_t n) const { return (load_index(a.cu_seqlens, n) >> s.id_shift) + n * s.id_sequence; }
   __device__ unsigned char* transition(std::int64_t id, std::int64_t head) const { return s.transitions + (id * heads() + head) * kMatrixBytes; }
   __device__ int* warm(std::int64_t id, std::int64_t head) const { return s.warm + head * s.ids + id; }
+  __device__ bool absent(std::int64_t id, std::int64_t head) const { return s.halves && *warm(id, head) == kAbsent; }
 };
 
 /// Byte offset of A[i, k] in BF16: two tiles of 64 columns; what rounding lost lies 32 KiB further on.
@@ -74,6 +82,19 @@ __device__ inline std::int64_t sequence_of(const FusedArgs& f, std::int64_t id) 
     else high = middle;
   }
   return low;
+}
+
+/// The sequence of the i-th tasks: the longest first, so that none begins when all others end. Beyond 32 sequences in their order.
+__device__ inline std::int64_t sequence_in_turn(const Tensor& cu_seqlens, std::int64_t sequences, std::int64_t i) {
+  if (sequences > 32) return i;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t length = lane < sequences ? load_index(cu_seqlens, lane + 1) - load_index(cu_seqlens, lane) : -1;
+  int longer = 0;
+  for (int other = 0; other < sequences; ++other) {
+    const std::int64_t x = __shfl_sync(~0u, length, other);
+    longer += x > length || (x == length && other < lane);
+  }
+  return __ffs(static_cast<int>(__ballot_sync(~0u, lane < sequences && longer == i))) - 1;
 }
 
 // -- tasks -------------------------------------------------------------------------------------------------------------------------------
@@ -136,7 +157,9 @@ __device__ inline bool prefill_task(const FusedArgs& f, unsigned t, Task& task) 
     return false;
   }
   const int warm = id < 0 ? 0 : *f.warm(id, head);
-  const std::int64_t next = k + 1;
+  if (warm == kAbsent) return false;
+  std::int64_t next = k + 1;
+  if (next < r.boundaries && f.absent(r.page_id + 1 + next, head)) ++next;
   task.set_rows(r, id < 0 ? 0 : r.row_of(f, k) - warm * kTokens, next < r.boundaries ? r.row_of(f, next) : r.length);
   task.set_head(f, head);
   task.quiet = warm;
@@ -156,14 +179,15 @@ __device__ inline bool summary_task(const FusedArgs& f, unsigned t, Task& task) 
   const bool unit = t % 2 != 0;
   const SequenceRows r = SequenceRows::of(f, n);
   const std::int64_t k = id - r.page_id - 1;
-  if (k < 0 || k >= r.boundaries || load_index(f.a.slots, n) < 0 || *f.warm(id, head) > 0) return false;
-  const int warm = k == 0 ? 0 : *f.warm(id - 1, head);
-  if (unit && (k == 0 || warm > 0)) return false;  // C is S_end already
-  task.set_rows(r, k == 0 ? 0 : r.row_of(f, k - 1) - warm * kTokens, r.row_of(f, k));
+  if (k < 0 || k >= r.boundaries || load_index(f.a.slots, n) < 0 || *f.warm(id, head) != 0) return false;
+  const std::int64_t before = k > 0 && f.absent(id - 1, head) ? k - 2 : k - 1;
+  const int warm = before < 0 ? 0 : *f.warm(r.page_id + 1 + before, head);
+  if (unit && (before < 0 || warm > 0)) return false;  // C is S_end already
+  task.set_rows(r, before < 0 ? 0 : r.row_of(f, before) - warm * kTokens, r.row_of(f, k));
   task.set_head(f, head);
   task.quiet = task.chunks;
   task.values = !unit;
-  task.from = unit ? Place::kUnit : k == 0 ? Place::kState : Place::kEmpty;
+  task.from = unit ? Place::kUnit : before < 0 ? Place::kState : Place::kEmpty;
   task.load = f.state(r.page_id, head);
   task.to = unit ? Place::kTransition : Place::kState;
   task.store = unit ? static_cast<void*>(f.transition(id, head)) : f.state(id, head);
@@ -233,8 +257,10 @@ __global__ void __launch_bounds__(256) plan_segments(const __grid_constant__ Fus
   const std::int64_t k = id - r.page_id - 1, slot = load_index(f.a.slots, n);
   if (k >= r.boundaries || r.boundaries == 0 || slot < 0) return;
   if (k < 0) return copy_page<State>(f, slot, id, head);
-  const int warm = f.s.may_forget ? warm_up(f, r, r.row_of(f, k), head) : 0;
-  if (threadIdx.x == 0) *f.warm(id, head) = warm;
+  const std::int64_t position = r.past + r.row_of(f, k);
+  const bool half = f.s.halves && (position >> f.s.shift) % 2 != 0;
+  const int warm = f.s.may_forget && (!half || position < kFine) ? warm_up(f, r, r.row_of(f, k), head) : 0;
+  if (threadIdx.x == 0) *f.warm(id, head) = half && warm == 0 ? kAbsent : warm;
 }
 
 // -- link --------------------------------------------------------------------------------------------------------------------------------
@@ -243,7 +269,7 @@ inline constexpr int kLinkRows = 16, kLinkStages = 3, kLinkFlags = 256, kLinkStr
 struct LinkMemory {
   unsigned char transitions[kLinkStages][kMatrixBytes];
   __nv_bfloat16 state[2][2][kLinkRows][kLinkStride];  ///< of the boundary before: rounded, and what rounding lost; two buffers
-  unsigned char open[kLinkFlags + 1];                 ///< boundary [base + i - 1] does not forget
+  signed char warm[kLinkFlags + 2];                   ///< of boundary base + i - 2, at most 1; 1 before the first
   std::uint64_t ready[kLinkStages];
 };
 inline constexpr int kLinkSharedBytes = static_cast<int>(sizeof(LinkMemory)) + 1024;
@@ -301,7 +327,9 @@ struct Link {
     }
   }
 
-  __device__ bool linked(int i) const { return m.open[i] && m.open[i + 1]; }
+  __device__ int warm(int i) const { return m.warm[i + 2]; }
+  __device__ int before(int i) const { return warm(i - 1) == kAbsent ? i - 2 : i - 1; }
+  __device__ bool linked(int i) const { return warm(i) == 0 && warm(before(i)) == 0; }
 
   /// Boundaries base .. base + count - 1.
   __device__ void run(std::int64_t base, int count) {
@@ -317,13 +345,13 @@ struct Link {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kLinkStages; ++i) fetch();
     }
-    int last = -2, buffer = 0;
+    int last = -3, buffer = 0;
     for (int i = 0; i < count; ++i) {
       if (!linked(i)) continue;
       const std::int64_t id = first_id + base + i;
       float x[2][4];
-      if (last != i - 1) {
-        load(id - 1, x);
+      if (last != before(i)) {
+        load(first_id + base + before(i), x);
         share(buffer, x);
         __syncthreads();
       }
@@ -359,12 +387,12 @@ static __global__ void __launch_bounds__(256, 1) link_segments(const __grid_cons
   for (std::int64_t base = 0; base < r.boundaries; base += kLinkFlags) {
     const int count = static_cast<int>(min(static_cast<long long>(kLinkFlags), static_cast<long long>(r.boundaries - base)));
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i <= count; i += 256) {
-      m.open[i] = base + i > 0 && *f.warm(r.page_id + base + i, head) == 0;
+    for (int i = static_cast<int>(threadIdx.x); i < count + 2; i += 256) {
+      m.warm[i] = base + i < 2 ? 1 : static_cast<signed char>(min(*f.warm(r.page_id - 1 + base + i, head), 1));
     }
     __syncthreads();
     link.run(base, count);
   }
 }
 
-}  // namespace palimpsest::cuda::sm90::segmented
+}  // namespace palimpsest::cuda::sm90::fused

@@ -20,17 +20,21 @@
 
 #include <cooperative_groups.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include "kernels/delta_args.h"
 
 namespace palimpsest::cuda::sm90 {
 
-inline constexpr int kBlockRows = 8;  ///< tokens prepared at a time
+inline constexpr int kBlockRows = 16;  ///< tokens prepared at a time
 
 struct DeltaStepShape {
   int rows_in_flight;  ///< tokens prepared at a time, at most kBlockRows
   int slices;          ///< blocks a page
+  bool vectors;        ///< K = 128, BF16 inputs in rows of 8-byte vectors, a gate a channel or none, four taps or none
+  int snapshot_mask;   ///< snapshots where (position after the row & mask) == 0
+  const std::int64_t* past;  ///< position of each sequence's first row; null: 0
 };
 
 template <class T>
@@ -44,13 +48,23 @@ __device__ T from_float(float x) {
   else return x;
 }
 
-/// An element of an input of either type.
+/// An element of an input of any type.
 __device__ inline float load_input(const Tensor& t, std::int64_t i) {
-  return t.dtype == DType::kBF16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(t.data)[i]) : static_cast<const float*>(t.data)[i];
+  if (t.dtype == DType::kBF16) return __bfloat162float(static_cast<const __nv_bfloat16*>(t.data)[i]);
+  if (t.dtype == DType::kF16) return __half2float(static_cast<const __half*>(t.data)[i]);
+  return static_cast<const float*>(t.data)[i];
 }
 __device__ inline void store_output(const Tensor& t, std::int64_t i, float x) {
   if (t.dtype == DType::kBF16) static_cast<__nv_bfloat16*>(t.data)[i] = __float2bfloat16_rn(x);
+  else if (t.dtype == DType::kF16) static_cast<__half*>(t.data)[i] = __float2half_rn(x);
   else static_cast<float*>(t.data)[i] = x;
+}
+/// Four neighbouring bf16.
+__device__ inline void unpack(uint2 raw, float (&x)[4]) {
+  x[0] = __uint_as_float(raw.x << 16);
+  x[1] = __uint_as_float(raw.x & 0xffff0000u);
+  x[2] = __uint_as_float(raw.y << 16);
+  x[3] = __uint_as_float(raw.y & 0xffff0000u);
 }
 __device__ inline std::int64_t load_index(const Tensor& t, std::int64_t i) {
   return t.dtype == DType::kI64 ? static_cast<const std::int64_t*>(t.data)[i] : static_cast<const std::int32_t*>(t.data)[i];
@@ -194,21 +208,22 @@ __device__ inline float normalised(const DeltaNorm& norm, float o, float squares
   return o * rsqrtf(squares / width + norm.eps) * weight * gated;
 }
 
-/// The shared memory of a block: per token in flight q, k and decay [K], v and o [slice], the sums of squares of 32 rows each, and beta.
+/// The shared memory of a block: per token in flight q, k and decay [K], v, o and the norm's gate [slice], the sums of squares of 32 rows each, and beta.
 template <int K, int kSlice>
 struct StepMemory {
   static constexpr int kGroups = kSlice / 32;
-  float *q, *k, *decay, *v, *o, *squares, *beta;
+  float *q, *k, *decay, *v, *o, *gate, *squares, *beta;
   __device__ StepMemory(float* memory, int rows) {
     q = memory;
     k = q + rows * K;
     decay = k + rows * K;
     v = decay + rows * K;
     o = v + rows * kSlice;
-    squares = o + rows * kSlice;
+    gate = o + rows * kSlice;
+    squares = gate + rows * kSlice;
     beta = squares + rows * kGroups;
   }
-  static int bytes(int rows) { return rows * (3 * K + 2 * kSlice + kGroups + 1) * static_cast<int>(sizeof(float)); }
+  static int bytes(int rows) { return rows * (3 * K + 3 * kSlice + kGroups + 1) * static_cast<int>(sizeof(float)); }
 };
 
 template <int K, int kWarps, int kRows, class State>
@@ -220,8 +235,139 @@ struct DeltaStep {
   const DeltaStepArgs& a;
   Memory memory;
   Span span;
-  std::int64_t head, key_head;
+  int head, key_head;
   int slice, warp, lane;
+
+  // -- kTogether tokens at once: every row that they see is on its way before the first is used ------------------------------------------------
+
+  static constexpr int kTogether = kRows > 8 ? 2 : 4;
+
+  /// Four neighbouring channels of tokens row .. row + count - 1 after the convolution; `column` of x, `channel` of the tails.
+  __device__ void convolve_together(const Tensor& x, std::int64_t row, int count, std::int64_t column, std::int64_t channel, float (&y)[kTogether][4]) const {
+    const auto* data = static_cast<const __nv_bfloat16*>(x.data) + column;
+    uint2 seen[kTogether + 3];
+    if (!a.conv.weight.defined()) {
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) seen[i] = i < count ? *reinterpret_cast<const uint2*>(data + (row + i) * x.strides[0]) : uint2{};
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) unpack(seen[i], y[i]);
+      return;
+    }
+    const Tensor& t = a.conv.tails;
+    const auto* tails = static_cast<const __nv_bfloat16*>(t.data) + span.slot * t.strides[0] + channel;
+#pragma unroll
+    for (int i = 0; i < kTogether + 3; ++i) {
+      const std::int64_t source = row - 3 + i;
+      seen[i] = {};
+      if (i - 3 >= count) continue;
+      seen[i] = *reinterpret_cast<const uint2*>(source >= span.first ? data + source * x.strides[0] : tails + (source - span.first + 3) * t.strides[1]);
+    }
+    const float4* weight = static_cast<const float4*>(a.conv.weight.data) + channel;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float4 w = weight[j];
+      float x[kTogether + 3];
+#pragma unroll
+      for (int i = 0; i < kTogether + 3; ++i) {
+        const std::uint32_t pair = j < 2 ? seen[i].x : seen[i].y;
+        x[i] = __uint_as_float(j % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const float sum = fmaf(w.w, x[i + 3], fmaf(w.z, x[i + 2], fmaf(w.y, x[i + 1], w.x * x[i])));
+        y[i][j] = sum * sigmoid(sum);
+      }
+    }
+  }
+
+  __device__ void keys_together(const Tensor& x, std::int64_t row, int count, std::int64_t first_channel, float q_scale, float* to) const {
+    float y[kTogether][4];
+    convolve_together(x, row, count, key_head * x.strides[1] + 4 * lane, first_channel + 4 * lane, y);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (i >= count) break;
+      float squares = 0, scale = q_scale;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) squares = fmaf(y[i][j], y[i][j], squares);
+      if (a.in.l2_norm) scale *= rsqrtf(warp_sum(squares) + a.in.l2_eps);
+      *reinterpret_cast<float4*>(to + i * K + 4 * lane) = make_float4(y[i][0] * scale, y[i][1] * scale, y[i][2] * scale, y[i][3] * scale);
+    }
+  }
+
+  __device__ void decays_together(std::int64_t row, int count, float* to) const {
+    const DeltaInputs& in = a.in;
+    uint2 f[kTogether] = {};
+    float bias[4] = {}, rate = 0;
+    if (in.gate != DeltaGate::kNone) {
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (i < count) f[i] = *reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(in.f.data) + (row + i) * in.f.strides[0] + head * in.f.strides[1] + 4 * lane);
+      }
+    }
+    if (in.a_log.defined()) {
+      PageLane<float, 4>::load(static_cast<const float*>(in.dt_bias.data) + head * K + 4 * lane, bias);
+      rate = __expf(static_cast<const float*>(in.a_log.data)[head]);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (i >= count) break;
+      float x[4];
+      unpack(f[i], x);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        x[j] = in.gate == DeltaGate::kNone ? 1 : in.gate == DeltaGate::kLogDecay ? __expf(x[j]) : decay_from(in, x[j] + bias[j], rate);
+      }
+      PageLane<float, 4>::store(to + i * K + 4 * lane, x);
+    }
+  }
+
+  __device__ void values_together(std::int64_t row, int count, int token) const {
+    const DeltaInputs& in = a.in;
+    if (4 * lane < kSlice) {
+      const std::int64_t v = slice * kSlice + 4 * lane;
+      const Tensor& g = a.norm.gate;
+      uint2 gate[kTogether] = {};
+      if (a.norm.weight.defined()) {
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          if (i < count) gate[i] = *reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(g.data) + (row + i) * g.strides[0] + head * g.strides[1] + v);
+        }
+      }
+      float y[kTogether][4];
+      convolve_together(in.v, row, count, head * in.v.strides[1] + v, 2 * in.q.sizes[1] * K + head * in.v.sizes[2] + v, y);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (i >= count) break;
+        float x[4];
+        unpack(gate[i], x);
+        PageLane<float, 4>::store(memory.v + (token + i) * kSlice + 4 * lane, y[i]);
+        PageLane<float, 4>::store(memory.gate + (token + i) * kSlice + 4 * lane, x);
+      }
+    }
+    if (lane < count) memory.beta[token + lane] = beta_of(row + lane);
+  }
+
+  __device__ void prepare_together(std::int64_t base, int tokens) const {
+    for (int task = warp; task < 4 * ((tokens + kTogether - 1) / kTogether); task += kWarps) {
+      const int token = task / 4 * kTogether, count = min(kTogether, tokens - token);
+      const std::int64_t row = base + token;
+      switch (task % 4) {
+        case 0: keys_together(a.in.q, row, count, key_head * K, a.in.q_scale, memory.q + token * K); break;
+        case 1: keys_together(a.in.k, row, count, (a.in.q.sizes[1] + key_head) * K, 1, memory.k + token * K); break;
+        case 2: decays_together(row, count, memory.decay + token * K); break;
+        default: values_together(row, count, token);
+      }
+    }
+  }
+
+  // -- the same for any type and layout ------------------------------------------------------------------------------------------------------
+
+  __device__ float beta_of(std::int64_t row) const {
+    const DeltaInputs& in = a.in;
+    if (!in.b.defined()) return 1;
+    const float b = load_input(in.b, row * in.b.strides[0] + head * in.b.strides[1]);
+    return in.beta_sigmoid ? in.beta_scale * sigmoid(b) : b;
+  }
 
   /// q or k of one token: a lane's neighbouring channels.
   __device__ void prepare_key(const Tensor& x, std::int64_t row, std::int64_t first_channel, float scale, float* to) const {
@@ -239,19 +385,14 @@ struct DeltaStep {
 
   __device__ void prepare_value(std::int64_t row, int token) const {
     const DeltaInputs& in = a.in;
+    const Tensor& gate = a.norm.gate;
     for (int i = lane; i < kSlice; i += 32) {
       const std::int64_t v = slice * kSlice + i;
+      if (a.norm.weight.defined()) memory.gate[token * kSlice + i] = load_input(gate, row * gate.strides[0] + head * gate.strides[1] + v * gate.strides[2]);
       memory.v[token * kSlice + i] = convolved(in.v, a.conv, span, row, head * in.v.strides[1] + v * in.v.strides[2],
                                                2 * in.q.sizes[1] * K + head * in.v.sizes[2] + v);
     }
-    if (lane == 0) {
-      float beta = 1;
-      if (in.b.defined()) {
-        beta = load_input(in.b, row * in.b.strides[0] + head * in.b.strides[1]);
-        if (in.beta_sigmoid) beta = in.beta_scale * sigmoid(beta);
-      }
-      memory.beta[token] = beta;
-    }
+    if (lane == 0) memory.beta[token] = beta_of(row);
   }
 
   /// Tasks (token, what) go round the warps.
@@ -284,8 +425,10 @@ struct DeltaStep {
     for (int i = 0; i < kRows; ++i) PageLane<State, kLane>::load(static_cast<const State*>(a.pages.data) + page_at(a.pages, span.slot, i), page[i]);
   }
   __device__ void store_page(const Tensor& pages, std::int64_t slot, const float (&page)[kRows][kLane]) const {
+    State* to = static_cast<State*>(pages.data) + page_at(pages, slot, 0);
+    asm volatile("" : "+l"(to));  // or the addresses of all rows are kept through the loop over tokens
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) PageLane<State, kLane>::store(static_cast<State*>(pages.data) + page_at(pages, slot, i), page[i]);
+    for (int i = 0; i < kRows; ++i) PageLane<State, kLane>::store(to + i * pages.strides[2], page[i]);
   }
 
   /// Sums of squares of 32 rows each, of the tokens in flight.
@@ -310,9 +453,7 @@ struct DeltaStep {
           const float* there = slices == 1 ? memory.squares : cluster.map_shared_rank(memory.squares, s);
           for (int g = 0; g < Memory::kGroups; ++g) squares += there[token * Memory::kGroups + g];
         }
-        const Tensor& gate = a.norm.gate;
-        const float x = load_input(gate, row * gate.strides[0] + head * gate.strides[1] + v * gate.strides[2]);
-        o = normalised(a.norm, o, squares, static_cast<float>(a.in.v.sizes[2]), static_cast<const float*>(a.norm.weight.data)[v], x);
+        o = normalised(a.norm, o, squares, static_cast<float>(a.in.v.sizes[2]), static_cast<const float*>(a.norm.weight.data)[v], memory.gate[i]);
       }
       store_output(a.o, (row * a.in.v.sizes[1] + head) * a.in.v.sizes[2] + v, o);
     }
@@ -330,12 +471,17 @@ struct DeltaStep {
       const std::int64_t channel = is_value ? 2 * heads * K + head * values + c : (is_key ? heads + head : head) * K + c;
       const std::int64_t column = head * x.strides[1] + c * x.strides[2];
       const int rows = static_cast<int>(conv.weight.sizes[1]) - 1;
-      for (int r = 0; r < rows; ++r) {  // ascending: a row is read before it is overwritten
+      const std::int64_t tail = span.slot * conv.tails.strides[0] + channel;
+      float value[7];
+#pragma unroll
+      for (int r = 0; r < 7; ++r) {
         const std::int64_t source = span.end - rows + r;
-        const std::int64_t tail = span.slot * conv.tails.strides[0] + channel;
-        const float value = source >= span.first ? load_input(x, source * x.strides[0] + column)
-                                                 : load_input(conv.tails, tail + (source - span.first + rows) * conv.tails.strides[1]);
-        store_output(conv.tails, tail + r * conv.tails.strides[1], value);
+        if (r >= rows) continue;
+        value[r] = source >= span.first ? load_input(x, source * x.strides[0] + column) : load_input(conv.tails, tail + (source - span.first + rows) * conv.tails.strides[1]);
+      }
+#pragma unroll
+      for (int r = 0; r < 7; ++r) {
+        if (r < rows) store_output(conv.tails, tail + r * conv.tails.strides[1], value[r]);
       }
     }
   }
@@ -356,9 +502,9 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 4 && K <= 128 ? 4 : 2)
   cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
   using Step = DeltaStep<K, kWarps, kRows, State>;
-  const std::int64_t value_heads = a.in.v.sizes[1], page = blockIdx.x / shape.slices, n = page / value_heads, head = page % value_heads;
+  const int value_heads = static_cast<int>(a.in.v.sizes[1]), page = static_cast<int>(blockIdx.x) / shape.slices, n = page / value_heads, head = page % value_heads;
   const Step step{a, typename Step::Memory(reinterpret_cast<float*>(shared), shape.rows_in_flight), span_of(a, n), head,
-                  head / (value_heads / a.in.q.sizes[1]), static_cast<int>(blockIdx.x % shape.slices), static_cast<int>(threadIdx.x / 32),
+                  head / (value_heads / static_cast<int>(a.in.q.sizes[1])), static_cast<int>(blockIdx.x % shape.slices), static_cast<int>(threadIdx.x / 32),
                   static_cast<int>(threadIdx.x % 32)};
   const Span span = step.span;
   if (span.first == span.end) return;  // the whole cluster
@@ -374,11 +520,13 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 4 && K <= 128 ? 4 : 2)
   step.load_page(state);
   for (std::int64_t base = span.first; base < span.end; base += shape.rows_in_flight) {
     const int tokens = static_cast<int>(min(static_cast<std::int64_t>(shape.rows_in_flight), span.end - base));
-    step.prepare(base, tokens);
+    if (K == 128 && shape.vectors) step.prepare_together(base, tokens);
+    else step.prepare(base, tokens);
     __syncthreads();
     for (int token = 0; token < tokens; ++token) {
       step.step(state, token);
-      if (a.snapshots.defined()) {
+      const std::int64_t position = (shape.past != nullptr ? shape.past[n] : 0) + base - span.first + token + 1;
+      if (a.snapshots.defined() && (position & shape.snapshot_mask) == 0) {
         const std::int64_t to = load_index(a.snapshot_slots, base + token);
         if (to >= 0) step.store_page(a.snapshots, to, state);
       }

@@ -1,10 +1,10 @@
 #pragma once
 
-// The kernel of delta_segmented.cuh: how its warps find tasks and hand stages to each other.
+// The kernel of delta_fused.cuh for few heads: how its warps find tasks (delta_segments.cuh) and hand stages to each other.
 
-#include "kernels/cuda/sm90/delta_segmented.cuh"
+#include "kernels/cuda/sm90/delta_fused.cuh"
 
-namespace palimpsest::cuda::sm90::segmented {
+namespace palimpsest::cuda::sm90::fused {
 
 /// What all warps of a block share.
 struct Block {
@@ -109,7 +109,9 @@ struct PrepareTrade {
 
   __device__ void flush() const {
     if constexpr (sizeof(Out) == 2 && !kSummary) {
-      if (reused) store_outputs(memory(), b.f.heads(), lane);
+      if (!reused) return;
+      const Note& note = note_of(memory());
+      store_outputs(memory(), note.out, note.begin, note.end, b.f.heads(), lane);
     }
   }
   /// Into the stage, which is free, but for outputs that it may hold.
@@ -138,7 +140,8 @@ __device__ typename Prepare<kSummary>::Ahead look_ahead(const DeltaInputs& in, c
 template <class Out, bool kSummary>
 __device__ void prepare_chunks(const Block& b, int number, int lane) {
   const DeltaInputs& in = b.f.a.in;
-  Prepare<kSummary> prepare{in, 0, 1 / (kLog2e * in.lower_bound), in.write == PageWrite::kDelta ? 1.0f : 0.0f, b.tail.matrix[number], lane,
+  Prepare<kSummary> prepare{in, 0, 1 / (kLog2e * in.lower_bound), in.write == PageWrite::kDelta ? 1.0f : 0.0f, b.tail.matrix[number],
+                            b.tail.matrix[number], lane,
                             {}, {}, {}, {}, 0, 0, 0};
   PrepareTrade<Out, kSummary> trade{b, lane, {-1, number}, number};
   unsigned char* here = nullptr;
@@ -162,8 +165,7 @@ __device__ void prepare_chunks(const Block& b, int number, int lane) {
       prepare.lane = forgotten(lane);
       prepare.finish(here, beta_of(in, now.beta, now.valid));
       copies_follow();
-      __syncwarp();
-      if (lane == 0) barrier_arrive(b.tail.ready + (here - b.stages) / Stage::kBytes);
+      warp_arrive(b.tail.ready + (here - b.stages) / Stage::kBytes);
     }
     if (later) {
       barrier_wait(trade.empty(), trade.parity);
@@ -184,10 +186,9 @@ __device__ void prepare_chunks(const Block& b, int number, int lane) {
     barrier_wait(trade.empty(), trade.parity);
     trade.flush();
     __syncwarp();
-    if (after == 0 && lane == 0) {
-      note_of(trade.memory()).flags = Note::kStop;
-      barrier_arrive(b.tail.ready + trade.stage);
-    }
+    if (after != 0) continue;
+    if (lane == 0) note_of(trade.memory()).flags = Note::kStop;
+    warp_arrive(b.tail.ready + trade.stage);
   }
 }
 
@@ -198,9 +199,9 @@ __device__ void recur_chunks(const Block& b) {
   Recur<State, Out, kSummary> recur{static_cast<int>(threadIdx.x), {}, {}};
   int before = -1;  // stage of the last chunk
   const auto leave = [&] {
-    recur.store_outputs(b.stages + before * Stage::kBytes, b.f.heads());
-    __syncwarp();
-    if (recur.thread % 32 == 0) barrier_arrive(b.tail.empty + before);
+    const Note& note = note_of(b.stages + before * Stage::kBytes);
+    recur.store_outputs(b.stages + before * Stage::kBytes, note.out, note.begin, note.end, b.f.heads());
+    warp_arrive(b.tail.empty + before);
   };
   int stage = 0, parity = 0;
   const auto begin = [&] {  // a task; false: there is none
@@ -238,7 +239,7 @@ __device__ void recur_chunks(const Block& b) {
 
 /// Blocks as there are multiprocessors. kSummary: of segments (delta_segments.cuh), no outputs.
 template <class State, class Out, bool kSummary>
-__global__ void __launch_bounds__(kThreads, 1) delta_segmented(const __grid_constant__ FusedArgs f, const unsigned tasks) {
+__global__ void __launch_bounds__(kThreads, 1) delta_fused(const __grid_constant__ FusedArgs f, const unsigned tasks) {
   extern __shared__ __align__(16) unsigned char fused_memory[];
   unsigned char* stages = fused_memory + (-shared_address(fused_memory) & 1023);
   Tail& tail = *reinterpret_cast<Tail*>(stages + kStages * Stage::kBytes);
@@ -248,8 +249,8 @@ __global__ void __launch_bounds__(kThreads, 1) delta_segmented(const __grid_cons
   if (threadIdx.x == 0) {
     tail.found = 0;
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(tail.ready + i, 1);
-      barrier_init(tail.empty + i, kRecurWarps);
+      barrier_init(tail.ready + i, kWarpArrivals);
+      barrier_init(tail.empty + i, kRecurWarps * kWarpArrivals);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -265,4 +266,4 @@ __global__ void __launch_bounds__(kThreads, 1) delta_segmented(const __grid_cons
   }
 }
 
-}  // namespace palimpsest::cuda::sm90::segmented
+}  // namespace palimpsest::cuda::sm90::fused

@@ -1,25 +1,30 @@
-// delta_prefill for a gate a channel that is bounded, in segments: plan, summaries, their links, prefill.
+// delta_prefill for a gate a channel that is bounded. Many heads: a block a sequence and head. Few heads: plan, summaries of segments, their
+// links, prefill.
 
 #include <algorithm>
 
+#include "kernels/cuda/delta_fused_launch.h"
 #include "kernels/cuda/delta_launch.cuh"
 #include "kernels/cuda/delta_prefill_forms.h"
-#include "kernels/cuda/delta_segments.h"
 #include "kernels/cuda/sm90/delta_trades.cuh"
+#include "kernels/cuda/sm90/delta_whole.cuh"
 
 namespace palimpsest::cuda {
 namespace {
 
-using sm90::segmented::FusedArgs;
-using sm90::segmented::Segments;
+using sm90::fused::FusedArgs;
+using sm90::fused::Segments;
 
 constexpr std::int64_t kTakenBytes = 256;
 constexpr const char* kName = "delta_prefill";
 
-Segments segments_of(const DeltaPrefillArgs& args) {
-  const std::int64_t rows = args.in.q.sizes[0], sequences = args.slots.sizes[0], heads = args.in.v.sizes[1];
+/// Two sequences of as many heads fill the device, and segments would not pay. By the number of heads alone: the batch must not matter.
+bool in_segments(std::int64_t heads) { return heads <= 48; }
+
+Segments segments_of(std::int64_t rows, std::int64_t sequences, std::int64_t heads) {
   Segments s;
-  s.shift = heads <= 16 ? 9 : has_few_heads(args) ? 10 : 48;  // 48: never cut
+  s.halves = heads <= 16;
+  s.shift = s.halves ? 8 : 10;
   const std::int64_t by_rows = (rows >> (s.shift - 1)) + 1, by_sequences = (rows >> s.shift) + sequences;
   s.id_sequence = by_sequences < by_rows ? 1 : 0;
   s.id_shift = s.id_sequence == 1 ? s.shift : s.shift - 1;
@@ -38,13 +43,22 @@ bool contracts(const DeltaInputs& in) {
 template <class State, class Out, bool kSummary>
 void launch(const FusedArgs& args, std::int64_t tasks, cudaStream_t stream) {
   const std::int64_t blocks = std::min<std::int64_t>(tasks, multiprocessors(kName));
-  launch_overlapping(sm90::segmented::delta_segmented<State, Out, kSummary>, blocks, sm90::segmented::kThreads, sm90::segmented::kSharedBytes, stream, kName,
-                     args, static_cast<unsigned>(tasks));
+  launch_overlapping(sm90::fused::delta_fused<State, Out, kSummary>, blocks, sm90::fused::kThreads, sm90::fused::kSharedBytes, stream, kName, args, static_cast<unsigned>(tasks));
+}
+
+template <class State, class Out>
+void launch_whole(const FusedArgs& args, cudaStream_t stream) {
+  const std::int64_t blocks = args.a.slots.sizes[0] * args.a.in.v.sizes[1];
+  launch_overlapping(sm90::fused::delta_whole<State, Out>, blocks, sm90::fused::kThreads, sm90::fused::kWholeSharedBytes, stream, kName, args);
 }
 
 template <class State>
 void launch_all(const FusedArgs& args, cudaStream_t stream) {
   const std::int64_t heads = args.a.in.v.sizes[1];
+  if (!in_segments(heads)) {
+    if (args.a.o.dtype == DType::kBF16) return launch_whole<State, __nv_bfloat16>(args, stream);
+    return launch_whole<State, float>(args, stream);
+  }
   plan_segments(args, stream);
   const bool cut = args.a.in.q.sizes[0] > std::int64_t{1} << args.s.shift;
   if (cut) {
@@ -58,23 +72,23 @@ void launch_all(const FusedArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
-std::int64_t segmented_workspace(const DeltaPrefillArgs& args) {
-  const Segments s = segments_of(args);
-  const std::int64_t heads = args.in.v.sizes[1];
-  const std::int64_t matrices = s.ids * heads * sm90::segmented::kMatrixBytes;
+std::int64_t fused_workspace(std::int64_t rows, std::int64_t sequences, std::int64_t heads) {
+  if (!in_segments(heads)) return 0;
+  const Segments s = segments_of(rows, sequences, heads);
+  const std::int64_t matrices = s.ids * heads * sm90::fused::kMatrixBytes;
   return kTakenBytes + warm_bytes(s, heads) + 2 * matrices;
 }
 
-void prefill_segmented(const DeltaPrefillArgs& args, cudaStream_t stream) {
+void prefill_fused(const DeltaPrefillArgs& args, cudaStream_t stream) {
   const std::int64_t heads = args.in.v.sizes[1];
-  FusedArgs fused{args, segments_of(args), 0};
+  FusedArgs fused{args, segments_of(args.in.q.sizes[0], args.slots.sizes[0], heads), 0};
   Segments& s = fused.s;
   auto* space = static_cast<unsigned char*>(args.workspace.data);
   s.may_forget = contracts(args.in);
   s.taken = reinterpret_cast<unsigned*>(space);
   s.warm = reinterpret_cast<int*>(space + kTakenBytes);
   s.states = reinterpret_cast<float*>(space + kTakenBytes + warm_bytes(s, heads));
-  s.transitions = reinterpret_cast<unsigned char*>(s.states) + s.ids * heads * sm90::segmented::kMatrixBytes;
+  s.transitions = reinterpret_cast<unsigned char*>(s.states) + s.ids * heads * sm90::fused::kMatrixBytes;
   fused.wide = in_wide_rows(args.in.q) && in_wide_rows(args.in.k) && in_wide_rows(args.in.v) && in_wide_rows(args.in.f);
   if (args.pages.dtype == DType::kBF16) launch_all<__nv_bfloat16>(fused, stream);
   else launch_all<float>(fused, stream);
