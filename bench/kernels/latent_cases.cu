@@ -19,11 +19,26 @@ constexpr float kScale = 0.0721687836f;  // 192^-1/2
 struct DecodeShape {
   std::int64_t sequences, heads, length;
   bool gate;
+  bool codes = false;  ///< 8-bit
 };
 
+/// Random codes and scales.
+DeviceTensor make_codes(std::int64_t blocks) {
+  DeviceTensor list(DType::kI8, {blocks, kBlock, kRow + 8}, Fill::kUniform, -127.9f, 127.9f, 1);
+  const DeviceTensor scales(DType::kBF16, {blocks, kBlock * 4}, Fill::kUniform, 0.005f, 0.02f, 5);
+  check(cudaMemcpy2D(static_cast<char*>(list.get().data) + kBlock * kRow, kBlock * (kRow + 8), scales.get().data, kBlock * 8, kBlock * 8, static_cast<std::size_t>(blocks),
+                     cudaMemcpyDeviceToDevice),
+        "scales");
+  return list;
+}
+
 void run_decode(const DecodeShape& s, Report& report) {
+  Result result;
+  result.name = "mla_decode B=" + std::to_string(s.sequences) + " H=" + std::to_string(s.heads) + " L=" + std::to_string(s.length) + (s.gate ? " gate" : "") + (s.codes ? " 8-bit" : "");
+  if (!wanted(result.name)) return;
   const std::int64_t blocks = (s.length + kBlock - 1) / kBlock, all = blocks * s.sequences;
-  const DeviceTensor list(DType::kBF16, {all, kBlock, kRow}, Fill::kNormal, 0, 1, 1), q(DType::kBF16, {s.sequences, s.heads, kKeys}, Fill::kNormal, 0, 1, 2);
+  const DeviceTensor list = s.codes ? make_codes(all) : DeviceTensor(DType::kBF16, {all, kBlock, kRow}, Fill::kNormal, 0, 1, 1);
+  const DeviceTensor q(DType::kBF16, {s.sequences, s.heads, kKeys}, Fill::kNormal, 0, 1, 2);
   const DeviceTensor kv_b(DType::kBF16, {s.heads * 256, kLatent}, Fill::kNormal, 0, 0.0442f, 3), gate(DType::kBF16, {s.sequences, s.heads, kValues}, Fill::kNormal, 0, 1, 4);
   const DeviceTensor table(DType::kI32, {s.sequences, blocks}), slots(DType::kI32, {s.sequences}), past(DType::kI64, {s.sequences});
   std::vector<std::int32_t> numbers(static_cast<std::size_t>(all)), order(static_cast<std::size_t>(s.sequences));
@@ -36,11 +51,9 @@ void run_decode(const DecodeShape& s, Report& report) {
   past.upload(lengths.data());
   const DeviceTensor o(DType::kBF16, {s.sequences, s.heads, kValues}), workspace(DType::kU8, {cuda::latent_decode_workspace(s.sequences, s.heads, s.length)});
   LatentDecodeArgs args;
-  args.q = q, args.kv_b = kv_b, args.list = {list, table, {}}, args.slots = slots, args.past = past, args.scale = kScale, args.o = o, args.workspace = workspace;
+  args.q = q, args.kv_b = kv_b, args.list = {list, table, s.codes ? q8_latent_rows(kLatent, kRow - kLatent) : Q8Rows{}}, args.slots = slots, args.past = past, args.scale = kScale, args.o = o, args.workspace = workspace;
   if (s.gate) args.gate = gate;
-  Result result;
-  result.name = "mla_decode B=" + std::to_string(s.sequences) + " H=" + std::to_string(s.heads) + " L=" + std::to_string(s.length) + (s.gate ? " gate" : "");
-  {
+  if (selection().check) {
     const DeviceTensor want(DType::kF64, {s.sequences, s.heads, kValues});
     LatentDecodeArgs truth = args;
     truth.o = want;
@@ -51,7 +64,7 @@ void run_decode(const DecodeShape& s, Report& report) {
   }
   result.microseconds = time_graph(s.length * s.sequences > 500'000 ? 4 : 32, [&](int, cudaStream_t stream) { cuda::latent_decode(args, s.length, stream); });
   const double tokens = static_cast<double>(s.sequences * s.length);
-  result.bytes = tokens * kRow * 2;
+  result.bytes = tokens * (s.codes ? kRow + 8 : kRow * 2);
   result.flops = tokens * static_cast<double>(s.heads) * 2 * (kRow + kLatent);
   const double copy_us = result.bytes / ceilings().copy_tbs * 1e-6, gemm_us = result.flops / std::max(ceilings().gemm_tflops, 1.0) * 1e-6;
   if (s.length > 100'000) result.target_us = s.heads > 64 ? 1.6 * std::max(copy_us, ceilings().gemm_tflops > 0 ? gemm_us : 0) : copy_us / 0.88;
@@ -64,6 +77,9 @@ struct PrefillShape {
 };
 
 void run_prefill(const PrefillShape& s, const char* what, Report& report) {
+  Result result;
+  result.name = "mla_prefill H=" + std::to_string(s.heads) + " " + what;
+  if (!wanted(result.name)) return;
   std::vector<std::int32_t> ends = {0}, key_ends = {0};
   double pairs = 0;
   std::int64_t most_keys = 0;
@@ -82,9 +98,7 @@ void run_prefill(const PrefillShape& s, const char* what, Report& report) {
   cu_keys.upload(key_ends.data());
   LatentPrefillArgs args;
   args.q = q, args.k = k, args.k_pe = k_pe, args.v = v, args.cu_seqlens = cu, args.cu_keys = cu_keys, args.scale = kScale, args.o = o;
-  Result result;
-  result.name = "mla_prefill H=" + std::to_string(s.heads) + " " + what;
-  {
+  if (selection().check) {
     const DeviceTensor want(DType::kF64, {rows, s.heads, kValues});
     check(cudaMemset(want.get().data, 0xff, static_cast<std::size_t>(want.get().bytes())), "poison");  // NaN: not compared
     LatentPrefillArgs truth = args;
@@ -110,6 +124,8 @@ void latent_decode_cases(Report& report) {
   run_decode({1, 96, 8192, true}, report);
   run_decode({64, 12, 4096, true}, report);
   run_decode({64, 96, 4096, true}, report);
+  for (const std::int64_t heads : {12, 32, 96}) run_decode({8, heads, 131072, heads == 96, true}, report);
+  run_decode({64, 12, 4096, true, true}, report);
 }
 
 void latent_prefill_cases(Report& report) {

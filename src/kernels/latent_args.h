@@ -18,7 +18,7 @@ namespace palimpsest {
 struct LatentDecodeArgs {
   Tensor q;     ///< [R, H, dn + p], BF16 or F32; unit stride in the last dimension
   Tensor kv_b;  ///< BF16 [H * (dn + dv), r]: of head h the dn rows of B_k, then the dv rows of B_v
-  PagedList list;     ///< BF16, width r + p, blocks of a multiple of 8 tokens
+  PagedList list;     ///< width r + p, BF16 or the 8-bit rows of q8_latent_rows(r, p) (584 bytes a token), blocks of a multiple of 8 tokens
   Tensor cu_seqlens;  ///< I32 or I64 [N + 1], read on the device only; absent: R = N, one row a sequence
   Tensor slots;       ///< I32 [N], rows of list.table; -1: the rows of o become 0 and nothing else is read
   Tensor past;        ///< I64 [N]: list length before this batch

@@ -18,6 +18,7 @@ struct DecodeOptions {
   DType input = DType::kBF16, output = DType::kF32;
   bool gate = true;
   double spread = 1;
+  DType list = DType::kBF16;
 };
 
 /// A problem in host memory; sequence n depends on its index first_sequence + n alone.
@@ -25,7 +26,7 @@ class DecodeCase {
  public:
   DecodeCase(const DecodeOptions& options, const std::vector<LatentRows>& batch, std::int64_t first_sequence = 0)
       : options_(options),
-        latent_({.heads = options.heads, .dn = 128, .p = 64, .dv = kValues, .r = 512, .block_tokens = options.block_tokens, .list = DType::kBF16, .kv_b = WeightForm::kBF16},
+        latent_({.heads = options.heads, .dn = 128, .p = 64, .dv = kValues, .r = 512, .block_tokens = options.block_tokens, .list = options.list, .kv_b = WeightForm::kBF16, .q8_group = 192},
                 batch, first_sequence, options.spread) {
     const LatentAttentionArgs base = latent_.args();
     rows_ = latent_.rows();
@@ -128,19 +129,33 @@ TEST_F(LatentDecode, MatchesTheTruth) {
   }
 }
 
+TEST_F(LatentDecode, ListsInCodes) {
+  const std::vector<LatentRows> lengths = {{0, 1}, {63, 1}, {64, 1}, {254, 2}, {256, 1}, {699, 1}};
+  for (const std::int64_t heads : {1, 12, 17, 32, 48, 64, 96, 128}) {
+    DecodeCase c({.heads = heads, .list = DType::kI8}, lengths);
+    const double ratio = worst_ratio(run(c.args, c.longest()), truth(c.args, c.longest()));
+    std::printf("%lld heads, codes: worst RMS ratio of a row %.1e\n", static_cast<long long>(heads), ratio);
+    EXPECT_LE(ratio, 0.007) << heads;
+  }
+}
+
 TEST_F(LatentDecode, BlocksOfAnySizeAndSeveralRowsASequence) {
   for (const std::int64_t block : {8, 16, 24, 128}) {
     for (const std::int64_t heads : {12, 96}) {
-      DecodeCase c({.heads = heads, .block_tokens = block}, {{100, 4}, {0, 0}, {0, 3}, {300, 1}, {61, 5}});
-      EXPECT_LE(worst_ratio(run(c.args, c.longest()), truth(c.args, c.longest())), 0.007) << block << " tokens, " << heads << " heads";
+      for (const DType list : {DType::kBF16, DType::kI8}) {
+        DecodeCase c({.heads = heads, .block_tokens = block, .list = list}, {{100, 4}, {0, 0}, {0, 3}, {300, 1}, {61, 5}});
+        EXPECT_LE(worst_ratio(run(c.args, c.longest()), truth(c.args, c.longest())), 0.007) << block << " tokens, " << heads << " heads";
+      }
     }
   }
 }
 
 TEST_F(LatentDecode, LongListsHaveLongerSplits) {
   for (const auto& [heads, length] : {std::pair<std::int64_t, std::int64_t>{12, 16500}, {96, 8192}}) {
-    DecodeCase c({.heads = heads}, {{length - 1, 1}, {5, 1}});
-    EXPECT_LE(worst_ratio(run(c.args, c.longest()), truth(c.args, c.longest())), 0.007) << heads << " heads, " << length;
+    for (const DType list : {DType::kBF16, DType::kI8}) {
+      DecodeCase c({.heads = heads, .list = list}, {{length - 1, 1}, {5, 1}});
+      EXPECT_LE(worst_ratio(run(c.args, c.longest()), truth(c.args, c.longest())), 0.007) << heads << " heads, " << length;
+    }
   }
 }
 
@@ -156,24 +171,26 @@ TEST_F(LatentDecode, EveryNumberWithinTheBoundOfItsData) {
 }
 
 TEST_F(LatentDecode, TheDeviceReferenceIsTheDefinition) {
-  DecodeCase c({.heads = 2, .input = DType::kF32, .gate = false}, {{30, 2}, {0, 0}, {70, 1}});
-  LatentAttentionArgs definition = c.latent().args();
-  std::vector<double> o(static_cast<std::size_t>(c.args.o.numel()));
-  definition.o = Tensor::contiguous(o.data(), DType::kF64, {c.args.o.size(0), 2, kValues});
-  definition.scale = c.args.scale;
-  ref::latent_attention<double>(definition);
-  EXPECT_LE(worst_ratio(truth(c.args, c.longest()), o), 1e-12);
+  for (const DType list : {DType::kBF16, DType::kI8}) {
+    DecodeCase c({.heads = 2, .input = DType::kF32, .gate = false, .list = list}, {{30, 2}, {0, 0}, {70, 1}});
+    LatentAttentionArgs definition = c.latent().args();
+    std::vector<double> o(static_cast<std::size_t>(c.args.o.numel()));
+    definition.o = Tensor::contiguous(o.data(), DType::kF64, {c.args.o.size(0), 2, kValues});
+    definition.scale = c.args.scale;
+    ref::latent_attention<double>(definition);
+    EXPECT_LE(worst_ratio(truth(c.args, c.longest()), o), 1e-12);
+  }
 }
 
 TEST_F(LatentDecode, BatchMatesAndRoomChangeNoBit) {
-  for (const std::int64_t heads : {12, 96}) {
+  for (const auto& [heads, list] : {std::pair<std::int64_t, DType>{12, DType::kBF16}, {96, DType::kBF16}, {12, DType::kI8}, {96, DType::kI8}}) {
     const std::vector<LatentRows> batch = {{700, 1}, {90, 2}, {1500, 1}};
-    DecodeCase together({.heads = heads}, batch);
+    DecodeCase together({.heads = heads, .list = list}, batch);
     const std::vector<double> all = run(together.args, 1501), again = run(together.args, 5000);
     EXPECT_EQ(all, again);
     std::size_t begin = 0;
     for (std::size_t n = 0; n < batch.size(); ++n) {
-      DecodeCase alone({.heads = heads}, {batch[n]}, static_cast<std::int64_t>(n));
+      DecodeCase alone({.heads = heads, .list = list}, {batch[n]}, static_cast<std::int64_t>(n));
       const std::vector<double> one = run(alone.args, alone.longest());
       for (std::size_t i = 0; i < one.size(); ++i) ASSERT_EQ(one[i], all[begin + i]) << heads << " heads, sequence " << n << ", " << i;
       begin += one.size();
@@ -226,6 +243,8 @@ TEST(LatentDecodeChecks, RefuseWhatTheKernelsCannotDo) {
   EXPECT_NE(message([](LatentDecodeArgs& a) { a.q.sizes[2] = 128; }).find("q: shape"), std::string::npos);
   EXPECT_NE(message([](LatentDecodeArgs& a) { a.list.blocks.sizes[1] = 20; }).find("list.blocks"), std::string::npos);
   EXPECT_NE(message([](LatentDecodeArgs& a) { a.list.blocks.dtype = DType::kF32; }).find("list.blocks"), std::string::npos);
+  EXPECT_NE(message([](LatentDecodeArgs& a) { a.list.q8 = q8_latent_rows(512, 64); }).find("list.blocks: type"), std::string::npos);
+  EXPECT_NE(message([](LatentDecodeArgs& a) { a.list.q8 = {512, 64, 171, 64}, a.list.blocks.dtype = DType::kI8; }).find("list.q8"), std::string::npos);
   EXPECT_NE(message([](LatentDecodeArgs& a) { a.past.sizes[0] = 3; }).find("past"), std::string::npos);
 }
 

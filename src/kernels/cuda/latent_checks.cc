@@ -11,6 +11,25 @@ namespace {
 
 constexpr std::int64_t kLatent = 512, kShared = 64, kKeys = 128, kValues = 128;
 
+void check_list(const TensorChecks& check, const PagedList& list) {
+  const Tensor& blocks = list.blocks;
+  const std::int64_t tokens = blocks.sizes[1];
+  if (tokens % 8 != 0 || tokens < 8) check.refuse("list.blocks", fmt::format("blocks of {} tokens, expected a multiple of 8", tokens));
+  check.type("list.table", list.table, {DType::kI32});
+  const Q8Rows& q8 = list.q8;
+  check.type("list.blocks", blocks, {q8.defined() ? DType::kI8 : DType::kBF16});
+  if (!q8.defined()) {
+    check.sizes("list.blocks", blocks, {blocks.sizes[0], tokens, kLatent + kShared});
+    return check.aligned("list.blocks", blocks, 16);
+  }
+  if (q8.left != kLatent || q8.right != kShared || q8.left_group % 64 != 0 || q8.right_group < kShared || q8.scales() != 4) {
+    check.refuse("list.q8", fmt::format("rows of {} + {} codes in groups of {} and {}, expected 512 + 64 in groups of 192 (or more by 64) and 64", q8.left, q8.right,
+                                        q8.left_group, q8.right_group));
+  }
+  check.sizes("list.blocks", blocks, {blocks.sizes[0], tokens, q8.row_bytes()});
+  if (reinterpret_cast<std::uintptr_t>(blocks.data) % 16 != 0 || blocks.strides[0] % 16 != 0) check.refuse("list.blocks", "blocks must begin at multiples of 16 bytes");
+}
+
 void check_ragged(const TensorChecks& check, const Tensor& cu, std::int64_t sequences) {
   check.type("cu_seqlens", cu, {DType::kI32, DType::kI64});
   check.sizes("cu_seqlens", cu, {sequences + 1});
@@ -32,12 +51,7 @@ void check_latent_decode(const LatentDecodeArgs& a, std::int64_t max_length) {
   check.type("kv_b", a.kv_b, {DType::kBF16});
   check.sizes("kv_b", a.kv_b, {heads * (kKeys + kValues), kLatent});
   check.aligned("kv_b", a.kv_b, 16);
-  const Tensor& blocks = a.list.blocks;
-  check.type("list.blocks", blocks, {DType::kBF16});
-  check.sizes("list.blocks", blocks, {blocks.sizes[0], blocks.sizes[1], kLatent + kShared});
-  check.aligned("list.blocks", blocks, 16);
-  if (blocks.sizes[1] % 8 != 0 || blocks.sizes[1] < 8) check.refuse("list.blocks", fmt::format("blocks of {} tokens, expected a multiple of 8", blocks.sizes[1]));
-  check.type("list.table", a.list.table, {DType::kI32});
+  check_list(check, a.list);
   if (a.cu_seqlens.defined()) check_ragged(check, a.cu_seqlens, sequences);
   check.type("slots", a.slots, {DType::kI32});
   check.sizes("slots", a.slots, {a.cu_seqlens.defined() ? sequences : rows});

@@ -53,28 +53,41 @@ struct Launch {
   Launch(const Launch&) = delete;
 };
 
-template <int N, int kBlocks>
+/// Codes of a list as a tensor of their own.
+Tensor codes_of(const PagedList& list) {
+  Tensor t = list.blocks;
+  t.sizes[2] = t.strides[1] = list.q8.width();
+  return t;
+}
+
+template <int N, int kBlocks, int kRaw>
 void attend(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, std::int64_t items, cudaStream_t stream) {
-  constexpr int kBytes = sm90::DecodeMemory<N>::kBytes;
-  const auto kernel = sm90::latent_decode<N, kBlocks>;
+  constexpr int kBytes = sm90::DecodeMemory<N, kRaw>::kBytes;
+  const auto kernel = sm90::latent_decode<N, kBlocks, kRaw>;
   int device = 0, processors = 0;
   check(cudaGetDevice(&device), kName);
   check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), kName);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), kName);
-  const int rows = box_rows(args.list.blocks.sizes[1], sm90::kTile / kBlocks);
-  const CUtensorMap map = tensor_map(args.list.blocks, {1, rows}, kName);
+  const int rows = box_rows(args.list.blocks.sizes[1], kRaw > 0 ? sm90::kTile : sm90::kTile / kBlocks);
+  const CUtensorMap map = tensor_map(kRaw > 0 ? codes_of(args.list) : args.list.blocks, {1, rows}, kName, kRaw > 0 ? sm90::kThird : 64);
   const Launch launch(dim3(static_cast<unsigned>(std::min<std::int64_t>(items, processors / kBlocks) * kBlocks)), sm90::kDecodeThreads, stream, kBlocks, kBytes);
   check(cudaLaunchKernelEx(&launch.config, kernel, args, work, map, rows), kName);
 }
 
+template <int N, int kBlocks>
+void choose_list(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, std::int64_t items, cudaStream_t stream) {
+  if (args.list.q8.defined()) attend<N, kBlocks, (N <= 16 ? 3 : 2)>(args, work, items, stream);
+  else attend<N, kBlocks, 0>(args, work, items, stream);
+}
+
 void choose_heads(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, cudaStream_t stream) {
   const std::int64_t heads = args.q.sizes[1], items = args.q.sizes[0] * work.splits;
-  if (heads <= 16) attend<16, 1>(args, work, items, stream);
-  else if (heads <= 32) attend<32, 1>(args, work, items, stream);
-  else if (heads <= 48) attend<48, 1>(args, work, items, stream);
-  else if (heads <= 64) attend<64, 1>(args, work, items, stream);
-  else if (heads <= 96) attend<48, 2>(args, work, items, stream);
-  else attend<64, 2>(args, work, items, stream);
+  if (heads <= 16) choose_list<16, 1>(args, work, items, stream);
+  else if (heads <= 32) choose_list<32, 1>(args, work, items, stream);
+  else if (heads <= 48) choose_list<48, 1>(args, work, items, stream);
+  else if (heads <= 64) choose_list<64, 1>(args, work, items, stream);
+  else if (heads <= 96) choose_list<48, 2>(args, work, items, stream);
+  else choose_list<64, 2>(args, work, items, stream);
 }
 
 }  // namespace

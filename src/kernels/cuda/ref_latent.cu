@@ -16,7 +16,7 @@ struct Queries {
   LatentDecodeArgs args;
   Scratch scratch;
   __device__ void operator()(std::int64_t i) const {
-    const std::int64_t heads = args.q.sizes[1], width = args.list.blocks.sizes[2];
+    const std::int64_t heads = args.q.sizes[1], width = ref::list_width(args.list);
     scratch.queries[i] = ref::absorbed_query<double>(args, i / width / heads, i / width % heads, i % width);
   }
 };
@@ -28,7 +28,7 @@ struct Scores {
     const std::int64_t row_head = i / scratch.max_length, t = i % scratch.max_length;
     const ref::VisibleList list = ref::visible_list(args, row_head / args.q.sizes[1]);
     if (t >= list.length) return;
-    scratch.weights[i] = ref::latent_score<double>(args, list, scratch.queries + row_head * args.list.blocks.sizes[2], t);
+    scratch.weights[i] = ref::latent_score<double>(args, list, scratch.queries + row_head * ref::list_width(args.list), t);
   }
 };
 /// Index i = (row, head).
@@ -100,7 +100,7 @@ DeviceMemory doubles(std::int64_t n) { return DeviceMemory(n * 8); }
 }  // namespace
 
 void ref_latent_decode(const LatentDecodeArgs& args, std::int64_t max_length) {
-  const std::int64_t row_heads = args.q.sizes[0] * args.q.sizes[1], width = args.list.blocks.sizes[2];
+  const std::int64_t row_heads = args.q.sizes[0] * args.q.sizes[1], width = ref::list_width(args.list);
   const DeviceMemory queries = doubles(row_heads * width), weights = doubles(row_heads * max_length), mixes = doubles(row_heads * args.kv_b.sizes[1]);
   const Scratch scratch{static_cast<double*>(queries.data()), static_cast<double*>(weights.data()), static_cast<double*>(mixes.data()), max_length};
   for_each_index(row_heads * width, Queries{args, scratch}, "ref_latent_decode, queries");

@@ -9,6 +9,8 @@
 /// The truth of the device kernels of latent attention, in the scalar type T, one number at a time. Formulas: kernels/latent_args.h.
 namespace palimpsest::ref {
 
+PALIMPSEST_HOST_DEVICE inline std::int64_t list_width(const PagedList& list) { return list.q8.defined() ? list.q8.width() : list.blocks.sizes[2]; }
+
 /// Which sequence a row of the batch belongs to, and how many rows of the list it sees (0: a sequence without a slot).
 struct VisibleList {
   std::int64_t n = 0, slot = -1, length = 0;
@@ -37,7 +39,7 @@ template <class T>
 PALIMPSEST_HOST_DEVICE T latent_score(const LatentDecodeArgs& a, const VisibleList& list, const T* query, std::int64_t t) {
   const std::int64_t row = list_row_offset(a.list, list.slot, t);
   T sum = 0;
-  for (std::int64_t c = 0; c < a.list.blocks.sizes[2]; ++c) sum += query[c] * load<T>(a.list.blocks, row + c);
+  for (std::int64_t c = 0; c < list_width(a.list); ++c) sum += query[c] * (a.list.q8.defined() ? list_value<T>(a.list, list.slot, t, c) : load<T>(a.list.blocks, row + c));
   return static_cast<T>(a.scale) * sum;
 }
 
@@ -54,7 +56,7 @@ PALIMPSEST_HOST_DEVICE void softmax(T* s, std::int64_t n) {
 template <class T>
 PALIMPSEST_HOST_DEVICE T mixed_latent(const LatentDecodeArgs& a, const VisibleList& list, const T* weights, std::int64_t c) {
   T sum = 0;
-  for (std::int64_t t = 0; t < list.length; ++t) sum += weights[t] * load<T>(a.list.blocks, list_row_offset(a.list, list.slot, t) + c);
+  for (std::int64_t t = 0; t < list.length; ++t) sum += weights[t] * list_value<T>(a.list, list.slot, t, c);
   return sum;
 }
 
