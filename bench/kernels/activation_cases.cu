@@ -17,6 +17,9 @@ void finish(Result result, Report& report, bool large) {
 }
 
 void run_norm(std::int64_t rows, std::int64_t heads, Report& report) {
+  Result result;
+  result.name = "gated_rms_norm T=" + std::to_string(rows) + " H=" + std::to_string(heads);
+  if (!wanted(result.name)) return;
   const DType type = DType::kBF16;
   const DeviceTensor x(type, {rows, heads, 128}, Fill::kNormal, 0, 1, 1), gate(type, {rows, heads, 128}, Fill::kNormal, 0, 1, 2), weight(DType::kF32, {128}, Fill::kNormal, 1, 0.1f, 3);
   const DeviceTensor y(type, {rows, heads, 128}), want(DType::kF64, {rows, heads, 128});
@@ -24,8 +27,6 @@ void run_norm(std::int64_t rows, std::int64_t heads, Report& report) {
   cuda::ref_gated_rms_norm(args);
   args.y = y;
   cuda::gated_rms_norm(args, nullptr);
-  Result result;
-  result.name = "gated_rms_norm T=" + std::to_string(rows) + " H=" + std::to_string(heads);
   result.output = compare(y, want);
   result.microseconds = time_graph(4, [&](int, cudaStream_t stream) { cuda::gated_rms_norm(args, stream); });
   result.bytes = static_cast<double>(rows * heads * 128) * 3 * 2;
@@ -33,6 +34,9 @@ void run_norm(std::int64_t rows, std::int64_t heads, Report& report) {
 }
 
 void run_conv(const std::vector<std::int64_t>& lengths, std::int64_t channels, const char* what, Report& report) {
+  Result result;
+  result.name = std::string("short_conv ") + what + " D=" + std::to_string(channels);
+  if (!wanted(result.name)) return;
   std::vector<std::int64_t> ends = {0};
   std::vector<std::int32_t> numbers;
   for (const std::int64_t length : lengths) ends.push_back(ends.back() + length), numbers.push_back(static_cast<std::int32_t>(numbers.size()));
@@ -49,8 +53,6 @@ void run_conv(const std::vector<std::int64_t>& lengths, std::int64_t channels, c
   cuda::ref_short_conv(args);
   args.tails = tails, args.y = y;
   cuda::short_conv(args, nullptr);
-  Result result;
-  result.name = std::string("short_conv ") + what + " D=" + std::to_string(channels);
   result.output = compare(y, want);
   result.state = compare(tails, want_tails);
   result.microseconds = time_graph(4, [&](int, cudaStream_t stream) { cuda::short_conv(args, stream); });
@@ -59,6 +61,9 @@ void run_conv(const std::vector<std::int64_t>& lengths, std::int64_t channels, c
 }
 
 void run_residual(std::int64_t sources, std::int64_t rows, Report& report) {
+  Result result;
+  result.name = "attention_residual M=" + std::to_string(sources) + " T=" + std::to_string(rows) + " W=7168";
+  if (!wanted(result.name)) return;
   const std::int64_t width = 7168, checked = std::min<std::int64_t>(rows, 512);
   const DType type = DType::kBF16;
   const DeviceTensor all(type, {sources, rows, width}, Fill::kNormal, 0, 1, 1), w(DType::kF32, {width}, Fill::kNormal, 0, 0.05f, 2), y(type, {rows, width}), want(DType::kF64, {checked, width});
@@ -68,8 +73,6 @@ void run_residual(std::int64_t sources, std::int64_t rows, Report& report) {
   cuda::ref_attention_residual(args);
   args.sources = all, args.y = y;
   cuda::attention_residual(args, nullptr);
-  Result result;
-  result.name = "attention_residual M=" + std::to_string(sources) + " T=" + std::to_string(rows) + " W=7168";
   result.output = compare(y.get().rows(0, checked), want);
   result.microseconds = time_graph(4, [&](int, cudaStream_t stream) { cuda::attention_residual(args, stream); });
   result.bytes = static_cast<double>((sources + 1) * rows * width) * 2;

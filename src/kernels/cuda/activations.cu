@@ -28,9 +28,11 @@ void choose_norm(const GatedRmsNormArgs& a, cudaStream_t stream) {
 template <class T, int kCount, int kTaps>
 void launch_conv(const ShortConvArgs& a, cudaStream_t stream) {
   const std::int64_t channels = a.x.sizes[1], sequences = a.rows.slots.sizes[0];
-  const sm90::ConvShape s{a.x.sizes[0], channels, sequences, a.weight.sizes[1], a.x.strides[0], a.tails.strides[0]};
   const unsigned across = blocks(channels, 128 * kCount);
-  sm90::short_conv<T, kCount, kTaps><<<dim3(across, blocks(s.rows, sm90::kConvRun)), 128, 0, stream>>>(
+  int run = 64;  // fewer where there would be too few blocks to fill the device
+  while (run > 16 && across * blocks(a.x.sizes[0], run) < 8 * 132) run /= 2;
+  const sm90::ConvShape s{a.x.sizes[0], channels, sequences, a.weight.sizes[1], a.x.strides[0], a.tails.strides[0], run};
+  sm90::short_conv<T, kCount, kTaps><<<dim3(across, blocks(s.rows, run)), 128, 0, stream>>>(
       a.x.as<const T>(), a.weight.as<const float>(), a.tails.as<const T>(), a.rows.cu_seqlens, a.rows.slots, a.y.as<T>(), s, a.silu);
   check(cudaGetLastError(), "short_conv");
   sm90::move_tails<T, kCount><<<dim3(across, static_cast<unsigned>(sequences)), 128, 0, stream>>>(a.x.as<const T>(), a.tails.as<T>(), a.rows.cu_seqlens, a.rows.slots, s);
@@ -57,6 +59,7 @@ sm90::ResidualShape residual_shape(const AttentionResidualArgs& a) {
   return {a.sources.sizes[0], a.sources.sizes[1], a.sources.sizes[2], a.sources.strides[0], a.sources.strides[1], a.eps};
 }
 constexpr std::int64_t kResidualSources = 10, kResidualBytes = 220 * 1024;
+constexpr std::int64_t kFewSources = 2, kFewBytes = 110 * 1024;  ///< two blocks a multiprocessor
 
 /// What the kernel with all sources of a token in registers takes.
 bool in_registers(const AttentionResidualArgs& a) {
@@ -79,15 +82,17 @@ void launch_residual(const AttentionResidualArgs& a, cudaStream_t stream) {
     return;
   }
   constexpr const char* kName = "attention_residual";
-  const auto kernel = s.width <= 8 * sm90::kResidualThreads ? sm90::attention_residual<kResidualSources, 1> : sm90::attention_residual<kResidualSources, 2>;
+  const bool narrow = s.width <= 8 * sm90::kResidualThreads, few = s.sources <= kFewSources && s.sources * s.width * 2 + s.width * 4 <= kFewBytes;
+  const auto kernel = few ? (narrow ? sm90::attention_residual<kFewSources, 1> : sm90::attention_residual<kFewSources, 2>)
+                          : (narrow ? sm90::attention_residual<kResidualSources, 1> : sm90::attention_residual<kResidualSources, 2>);
   int device = 0, processors = 0;
   check(cudaGetDevice(&device), kName);
   check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), kName);
   const std::int64_t token_bytes = s.sources * s.width * 2;
-  const int stages = static_cast<int>(std::min<std::int64_t>(sm90::kResidualStages, (kResidualBytes - s.width * 4) / token_bytes));
+  const int stages = static_cast<int>(std::min<std::int64_t>(sm90::kResidualStages, ((few ? kFewBytes : kResidualBytes) - s.width * 4) / token_bytes));
   const int bytes = static_cast<int>(stages * token_bytes + s.width * 4);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), kName);
-  kernel<<<static_cast<unsigned>(std::min<std::int64_t>(s.rows, processors)), sm90::kResidualThreads, bytes, stream>>>(
+  kernel<<<static_cast<unsigned>(std::min<std::int64_t>(s.rows, processors * (few ? 2 : 1))), sm90::kResidualThreads, bytes, stream>>>(
       a.sources.as<const __nv_bfloat16>(), a.w.as<const float>(), a.y.as<__nv_bfloat16>(), p, s, stages);
 }
 

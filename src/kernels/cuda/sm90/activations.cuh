@@ -79,10 +79,11 @@ __global__ void __launch_bounds__(256)
 
 // -- short convolution ---------------------------------------------------------------------------------------------------------------------
 
-inline constexpr int kConvRun = 64, kConvAhead = 4;  ///< rows a thread computes; rows it fetches while it computes as many
+inline constexpr int kConvAhead = 4;  ///< rows that a thread fetches while it computes as many
 
 struct ConvShape {
   std::int64_t rows, channels, sequences, taps, x_stride, tail_stride;
+  int run;  ///< rows a thread computes
 };
 
 /// Row i of a sequence, whose row 0 is row `first` of the batch; i < 0 lies in the tail. Nothing lies before the tail, or without a slot.
@@ -101,11 +102,11 @@ __device__ Numbers<T, kCount> conv_row(const T* x, const T* tails, const ConvSha
   return row;
 }
 
-/// kCount neighbouring channels and kConvRun rows a thread. kTaps: at least the taps there are; those before them count as zeros.
+/// kCount neighbouring channels and s.run rows a thread. kTaps: at least the taps there are; those before them count as zeros.
 template <class T, int kCount, int kTaps>
 __global__ void __launch_bounds__(128)
     short_conv(const T* x, const float* weight, const T* tails, const Tensor cu_seqlens, const Tensor slots, T* y, const ConvShape s, const bool silu) {
-  const std::int64_t channel = (static_cast<std::int64_t>(blockIdx.x) * 128 + threadIdx.x) * kCount, begin = static_cast<std::int64_t>(blockIdx.y) * kConvRun;
+  const std::int64_t channel = (static_cast<std::int64_t>(blockIdx.x) * 128 + threadIdx.x) * kCount, begin = static_cast<std::int64_t>(blockIdx.y) * s.run;
   if (channel >= s.channels) return;
   float w[kTaps][kCount];
 #pragma unroll
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(128)
     }
   };
   look_back(begin);
-  const std::int64_t stop = min(static_cast<long long>(begin + kConvRun), static_cast<long long>(s.rows));
+  const std::int64_t stop = min(static_cast<long long>(begin + s.run), static_cast<long long>(s.rows));
   Numbers<T, kCount> in[kConvAhead], next[kConvAhead];
   const auto fetch = [&](Numbers<T, kCount>(&to)[kConvAhead], std::int64_t row) {
 #pragma unroll
@@ -223,9 +224,10 @@ __device__ inline float number(const uint4& x, int c) {
 inline constexpr int kResidualStages = 4;
 
 /// A token at a time, all its sources in registers; the sources of the next `stages` tokens are on their way to shared memory meanwhile. kVectors
-/// 16-byte pieces of a source a thread, of BF16; at most kSources sources.
+/// 16-byte pieces of a source a thread, of BF16; at most kSources sources. Two blocks a multiprocessor where they fit: one computes while the other
+/// waits for its barriers.
 template <int kSources, int kVectors>
-__global__ void __launch_bounds__(kResidualThreads, 1)
+__global__ void __launch_bounds__(kResidualThreads, kSources <= 2 ? 2 : 1)
     attention_residual(const __nv_bfloat16* sources, const float* w, __nv_bfloat16* y, float* p, const ResidualShape s, const int stages) {
   extern __shared__ __align__(128) unsigned char residual_memory[];
   __shared__ float sums[2][kResidualThreads / 32][32];
