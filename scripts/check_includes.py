@@ -55,6 +55,7 @@ PUBLIC_HEADERS = {
     "block_type.h": "tensor",
     "dtype.h": "tensor",
     "tensor.h": "tensor",
+    "kernels_c.h": "kernels",
     "model_config.h": "model",
     "model.h": "model",
     "session.h": "plan",  # its MemoryPlan
