@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/activation_kernels.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/devices.h"
@@ -28,11 +27,6 @@ DeviceMemory::DeviceMemory(std::int64_t) { unsupported(); }
 DeviceMemory::~DeviceMemory() = default;
 void DeviceMemory::copy_from_host(const void*, std::int64_t) { unsupported(); }
 void DeviceMemory::copy_to_host(void*, std::int64_t) const { unsupported(); }
-
-void ref_matmul(const MatmulArgs&, DType) { unsupported(); }
-void ref_rms_norm(const RmsNormArgs&, DType) { unsupported(); }
-void ref_page_memory(const PageMemoryArgs&, DType) { unsupported(); }
-void ref_latent_attention(const LatentAttentionArgs&, std::int64_t, DType) { unsupported(); }
 
 void delta_prepare(const DeltaPrepareArgs&, bool, void*) { unsupported(); }
 void delta_step(const DeltaStepArgs&, std::int64_t, void*) { unsupported(); }
