@@ -212,7 +212,7 @@ class AnswerWriter {
     const Json& of = *member.schema;
     const bool listed = of.is_object() && (of.contains("enum") || of.contains("const")) &&
                         of.dump().find(tag) == std::string::npos;
-    if (is_string && !shape_.spelled_tags && without_annotations(of).size() == 1)
+    if (is_string && !shape_.spelled_tags && says_only(of, "type"))
       return g_.sequence({g_.until(tag), g_.literal(end.substr(last))});
     if (!listed || shape_.spelled_tags) g_.forbid('<');
     std::vector<ExprId> ways;
