@@ -80,7 +80,7 @@ struct ChatOptions {
   ResponseFormat response_format = ResponseFormat::kText;
   std::string response_schema;        ///< JSON, for kJsonSchema
   bool add_generation_prompt = true;  ///< end with the opening of the assistant's message
-  /// Control text that stands for each image, in order. Set by the program that prepares the
+  /// Control text that stands for each image, in the order of the messages. Set by the program that prepares the
   /// images, never read from a request. Empty: images are left as the placeholder that the format
   /// writes for them.
   std::vector<std::string> image_prompts;
@@ -112,6 +112,7 @@ Conversation parse_chat(std::string_view json);
 struct ChatSegment {
   std::string text;
   bool is_control = false;
+  std::int64_t image = -1;  ///< of the place of an image: its number among those of the chat, in the order of the messages; -1: another piece
   bool operator==(const ChatSegment&) const = default;
 };
 

@@ -44,6 +44,8 @@ struct SessionOptions {
   /// Most bytes of snapshots in a file of save(), beside the sequence itself; the most useful ones go into it. 0: none.
   std::int64_t saved_snapshot_bytes = kSavedSnapshotBytes;
   Activations activations = kDefaultActivations;  ///< how products with quantised weights read their activations
+  /// Memory is planned for pictures of so many patches (VisionConfig::most_patches); 0: of none. Others are checked when they are added.
+  std::int64_t picture_patches = 0;
 };
 
 /// What became of the tokens of a prompt; the three sum to its length.
@@ -72,7 +74,8 @@ struct MemoryPlan {
   std::int64_t lists = 0;           ///< sequences * context * list_per_token, rounded up to whole blocks
   std::int64_t workspace = 0;       ///< activations and kernel scratch of one forward pass of ubatch rows (once there was one, of long_ubatch)
   std::int64_t cache = 0;           ///< snapshots
-  std::int64_t total() const { return weights + pages + logits + lists + workspace + cache; }
+  std::int64_t pictures = 0;        ///< the vision tower's weights, what reading a picture takes, and its rows
+  std::int64_t total() const { return weights + pages + logits + lists + workspace + cache + pictures; }
 };
 
 /// One sequence of tokens and the memory a model has of it. Not thread-safe; several sessions may share a model.
@@ -109,7 +112,7 @@ class Session {
   /// model, cache type or a sequence longer than the context, kOutOfMemory.
   SessionNote restore(const std::filesystem::path& path);
   /// Pictures that ids may name from now on (runtime/picture.h): in append() and resume() the ids of a picture, which are negative, then stand for its
-  /// tokens. The tower runs over a picture when its first row is computed. Throws Error{kUnsupported} for a model without a vision tower,
+  /// tokens. The tower runs over a picture when its first row is computed, and asks on_progress after each fraction of a second. Throws Error{kUnsupported} for a model without a vision tower,
   /// Error{kOutOfMemory} when the tower's scratch memory for the largest picture does not fit.
   void add_pictures(std::span<const std::shared_ptr<const Picture>> pictures);
   /// The ids of the sequence, length() of them.

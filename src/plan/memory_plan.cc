@@ -6,6 +6,7 @@
 #include "machine/memory.h"
 #include "model/forward.h"
 #include "model/state_spec.h"
+#include "model/vision/vision_tower.h"
 #include "tensor/device.h"
 
 namespace palimpsest {
@@ -57,6 +58,15 @@ void check_options(const SessionOptions& options, std::int64_t sequences, std::i
     throw make_error(ErrorCode::kUsage, "the page type must be f32 or bf16, not {}",
                      dtype_name(options.page_type));
   }
+}
+
+/// The tower with what it takes for the largest picture. A checkpoint without one takes nothing.
+std::int64_t picture_bytes(const Model& model, const SessionOptions& options) {
+  if (options.picture_patches == 0) return 0;
+  const auto config = load_vision_config(model.path());
+  if (!config) return 0;
+  const auto tower = VisionTower::outline(*config);
+  return tower->file_bytes() + picture_rows_bytes(*tower, options.picture_patches, options.ubatch);
 }
 
 std::string gigabytes(std::int64_t bytes) {
@@ -114,6 +124,7 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
                                            score_rows(config, options.ubatch)) +
                    (model.device_bytes() > 0 ? 0 : threads * kThreadScratch);
   plan.cache = options.cache_bytes;
+  plan.pictures = picture_bytes(model, options);
   plan.context = options.context > 0 ? options.context : resolve_context(config, plan, available);
   StatePoolOptions pool = pool_options(config, plan);
   pool.cache_bytes = 0;
@@ -125,11 +136,12 @@ void require_memory(const MemoryPlan& plan, std::int64_t available) {
   if (plan.total() <= available) return;
   throw make_error(ErrorCode::kOutOfMemory,
                    "not enough memory: {} needed (weights {}, pages {}, cache of {} tokens {}, "
-                   "workspace {}, snapshots {}), {} available. "
+                   "workspace {}, snapshots {}{}), {} available. "
                    "A smaller context (-c) or ubatch (-ub) needs less",
                    gigabytes(plan.total()), gigabytes(plan.weights),
                    gigabytes(plan.pages + plan.logits), plan.context, gigabytes(plan.lists),
-                   gigabytes(plan.workspace), gigabytes(plan.cache), gigabytes(available));
+                   gigabytes(plan.workspace), gigabytes(plan.cache),
+                   plan.pictures > 0 ? ", pictures " + gigabytes(plan.pictures) : "", gigabytes(available));
 }
 
 }  // namespace palimpsest

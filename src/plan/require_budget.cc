@@ -158,11 +158,12 @@ void require_budget(const Model& model, const PlanRequest& request, const ModelP
   for (const Change& change : Changes(model, request, plan).find()) texts.push_back(change.text);
   throw make_error(ErrorCode::kOutOfMemory,
                    "a budget of {} does not hold {}: weights {}, pages {}, lists of {} tokens {}, "
-                   "workspace of {} rows {}, snapshots {}, the program "
+                   "workspace of {} rows {}, snapshots {}{}, the program "
                    "itself {}. What would fit: {}",
                    mebibytes(plan.limit), mebibytes(plan.total()), mebibytes(m.weights),
                    mebibytes(m.pages + m.logits), m.context, mebibytes(m.lists),
                    request.session.ubatch, mebibytes(m.workspace), mebibytes(m.cache),
+                   m.pictures > 0 ? ", pictures " + mebibytes(m.pictures) + " (less with --image-tokens)" : "",
                    mebibytes(plan.process), fmt::join(texts, "; or "));
 }
 

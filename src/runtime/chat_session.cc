@@ -14,7 +14,7 @@ std::vector<ChatSegment> without_prefix(std::span<const ChatSegment> segments, s
       bytes -= segment.text.size();
       continue;
     }
-    rest.push_back({segment.text.substr(bytes), segment.is_control});
+    rest.push_back({segment.text.substr(bytes), segment.is_control, segment.image});
     bytes = 0;
   }
   return rest;
@@ -48,18 +48,21 @@ bool ChatSession::extend(std::vector<TokenId> known, std::span<const ChatSegment
   return true;
 }
 
-/// Pictures of all image parts become known to the session, and their places to the renderer.
-void ChatSession::read_pictures() {
+/// The whole chat. Pictures of its image parts become known to the session.
+std::vector<ChatSegment> ChatSession::render() {
   if (picture_reader_) {
-    pictures_ = picture_reader_->read(conversation_);
-    session_.add_pictures(pictures_);
-    return;
+    const Pictures pictures = picture_reader_->read(conversation_);
+    session_.add_pictures(pictures);
+    std::vector<ChatSegment> segments = format_->render(conversation_);
+    pictures_ = in_order_of(segments, pictures);
+    return segments;
   }
   for (const ChatMessage& message : conversation_.messages) {
     for (const ContentPart& part : message.content) {
       if (part.kind == ContentPart::Kind::kImage) throw make_error(ErrorCode::kUnsupported, "the model has no vision tower: it reads no pictures");
     }
   }
+  return format_->render(conversation_);
 }
 
 /// The ids of segments whose pictures are those from `first_picture` on.
@@ -69,8 +72,7 @@ std::vector<TokenId> ChatSession::encode_from(std::span<const ChatSegment> segme
   return value_or_throw(expand_pictures(ids, picture_reader_->placeholder(), std::span(pictures_).subspan(first_picture)));
 }
 
-ChatSession::Prompt ChatSession::prompt() const {
-  const std::vector<ChatSegment> segments = format_->render(conversation_);
+ChatSession::Prompt ChatSession::prompt(std::span<const ChatSegment> segments) const {
   std::vector<TokenId> written = held_;
   written.insert(written.end(), tail_.begin(), tail_.end());
   Prompt prompt;
@@ -89,8 +91,7 @@ ChatSession::Prompt ChatSession::prompt() const {
 }
 
 ChatTurn ChatSession::answer(const GenerateOptions& options, const OnEvent& on_event) {
-  read_pictures();
-  Prompt next = prompt();
+  Prompt next = prompt(render());
   ChatTurn turn;
   const bool held_another = next.recompute && !held_.empty();
   if (next.recompute) {

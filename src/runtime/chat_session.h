@@ -60,9 +60,9 @@ class ChatSession {
     std::vector<TokenId> ids;  ///< beyond held_
     bool recompute = false;
   };
-  void read_pictures();
+  std::vector<ChatSegment> render();
   std::vector<TokenId> encode_from(std::span<const ChatSegment> segments, std::size_t first_picture) const;
-  Prompt prompt() const;
+  Prompt prompt(std::span<const ChatSegment> segments) const;
   bool extend(std::vector<TokenId> known, std::span<const ChatSegment> segments,
               Prompt& prompt) const;
   ChatTurn answer(const GenerateOptions& options, const OnEvent& on_event);
@@ -73,7 +73,7 @@ class ChatSession {
   std::shared_ptr<const ChatFormat> format_;
   Conversation conversation_;
   std::shared_ptr<ChatPictures> picture_reader_;
-  Pictures pictures_;          ///< of the conversation, in order
+  Pictures pictures_;          ///< of the conversation, in the order in which it is rendered
   std::vector<TokenId> held_;  ///< what the session holds
   std::vector<TokenId>
       tail_;  ///< written after that, not computed: the last id of an answer, or nothing

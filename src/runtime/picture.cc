@@ -33,6 +33,18 @@ bool stands_at(const Picture& picture, std::span<const std::int32_t> ids, std::s
   return ids.size() - begin >= picture.ids.size() && std::equal(picture.ids.begin(), picture.ids.end(), ids.begin() + static_cast<std::ptrdiff_t>(begin));
 }
 
+/// A job's memory is the context's while it computes, whatever happens.
+class Lent {
+ public:
+  Lent(Arena& a, Arena& b) : a_(a), b_(b) { std::swap(a_, b_); }
+  ~Lent() { std::swap(a_, b_); }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+
+ private:
+  Arena &a_, &b_;
+};
+
 }  // namespace
 
 std::shared_ptr<const Picture> make_picture(const media::Image& image, const VisionConfig& config) {
@@ -89,6 +101,12 @@ void check_tower(const VisionTower& tower, const ModelConfig& config) {
   }
 }
 
+std::int64_t picture_bytes(std::span<const std::shared_ptr<const Picture>> pictures) {
+  std::int64_t bytes = 0;
+  for (const auto& picture : pictures) bytes += static_cast<std::int64_t>(picture->patches.resized().pixels.size());
+  return bytes;
+}
+
 std::string data_url(std::span<const std::byte> file) {
   std::string out = "data:;base64,";
   out.reserve(out.size() + (file.size() + 2) / 3 * 4);
@@ -99,9 +117,12 @@ std::string data_url(std::span<const std::byte> file) {
 Result<std::vector<std::byte>> read_data_url(std::string_view url) {
   const std::size_t comma = url.find(',');
   if (!url.starts_with("data:") || comma == std::string_view::npos) {
-    return fail(ErrorCode::kInvalidRequest, "a picture must be given as data:image/...;base64,... ; other URLs are not fetched");
+    return fail(ErrorCode::kInvalidRequest, "a picture must be given as data:image/...;base64,...");
   }
-  if (!url.substr(0, comma).ends_with(";base64")) return fail(ErrorCode::kInvalidRequest, "a data: URL must be in base64");
+  std::string_view type = url.substr(5, comma - 5);
+  if (!type.ends_with(";base64")) return fail(ErrorCode::kInvalidRequest, "a data: URL must be in base64");
+  type = type.substr(0, type.find(';'));
+  if (!type.empty() && !type.starts_with("image/")) return fail(ErrorCode::kInvalidRequest, "the media type of a data: URL must be image/...");
   const std::string_view text = url.substr(comma + 1);
   std::vector<std::byte> bytes;
   bytes.reserve(text.size() / 4 * 3);
@@ -138,81 +159,130 @@ Pictures ChatPictures::read(Conversation& conversation) {
   return pictures;
 }
 
-void PictureRows::add(std::span<const std::shared_ptr<const Picture>> pictures) {
+Pictures in_order_of(std::span<const ChatSegment> segments, std::span<const std::shared_ptr<const Picture>> pictures) {
+  Pictures ordered;
+  for (const ChatSegment& segment : segments) {
+    if (segment.image >= 0) ordered.push_back(pictures[static_cast<std::size_t>(segment.image)]);
+  }
+  return ordered;
+}
+
+// -- pictures by their ids ----------------------------------------------------------------------
+
+PictureIndex::Entries::iterator PictureIndex::find(const Picture& picture) {
+  const auto [first, last] = known_.equal_range(picture.ids.front());
+  const auto found = std::find_if(first, last, [&](const auto& entry) { return entry.second.picture->ids == picture.ids; });
+  return found == last ? known_.end() : found;
+}
+
+void PictureIndex::add(std::span<const std::shared_ptr<const Picture>> pictures) {
   for (const auto& picture : pictures) {
-    const auto [first, last] = known_.equal_range(picture->ids.front());
-    if (std::any_of(first, last, [&](const auto& known) { return known.second->ids == picture->ids; })) continue;
-    known_.emplace(picture->ids.front(), picture);
-    workspace_bytes_ = std::max(workspace_bytes_, vision_workspace_bytes(*tower_, picture->grid()));
-    row_bytes_ = std::max<std::int64_t>(row_bytes_, static_cast<std::int64_t>(picture->ids.size()) * tower_->config().text_hidden_size * 4);
+    auto at = find(*picture);
+    if (at == known_.end()) at = known_.emplace(picture->ids.front(), Known{picture, 0});
+    ++at->second.times;
   }
 }
 
-const Picture* PictureRows::picture_at(std::span<const std::int32_t> ids, std::size_t begin) const {
-  const auto [first, last] = known_.equal_range(ids[begin]);
-  const auto found = std::find_if(first, last, [&](const auto& known) { return stands_at(*known.second, ids, begin); });
-  return found == last ? nullptr : found->second.get();
+void PictureIndex::remove(std::span<const std::shared_ptr<const Picture>> pictures) {
+  for (const auto& picture : pictures) {
+    const auto at = find(*picture);
+    PALIMPSEST_CHECK(at != known_.end(), "what is removed was added");
+    if (--at->second.times == 0) known_.erase(at);
+  }
 }
 
-Result<void> PictureRows::check(std::span<const std::int32_t> ids) const {
+std::shared_ptr<const Picture> PictureIndex::at(std::span<const std::int32_t> ids, std::size_t begin) const {
+  const auto [first, last] = known_.equal_range(ids[begin]);
+  const auto found = std::find_if(first, last, [&](const auto& entry) { return stands_at(*entry.second.picture, ids, begin); });
+  return found == last ? nullptr : found->second.picture;
+}
+
+Result<void> PictureIndex::check(std::span<const std::int32_t> ids) const {
   for (std::size_t i = 0; i < ids.size();) {
     if (ids[i] >= 0) {
       ++i;
       continue;
     }
-    const Picture* picture = picture_at(ids, i);
-    if (picture == nullptr) return fail(ErrorCode::kInvalidRequest, "the picture at position {} is not given: it must be given again", i);
+    const auto picture = at(ids, i);
+    if (!picture) return fail(ErrorCode::kInvalidRequest, "the picture at position {} is not given: it must be given again", i);
     i += picture->ids.size();
   }
   return {};
 }
 
-const std::vector<float>& PictureRows::rows_of(ExecContext& ctx, const Picture& picture) {
-  const auto [at, made] = rows_.try_emplace(&picture);
-  if (!made) return at->second;
-  const std::int64_t width = tower_->config().text_hidden_size, tokens = static_cast<std::int64_t>(picture.ids.size());
-  at->second.resize(static_cast<std::size_t>(tokens * width));
-  ctx.workspace.reset_to(0);
-  encode_picture(
-      ctx, *tower_, picture.grid(), [&](std::int64_t first, std::int64_t count, float* out) { picture.patches.write_patches(first, count, out); },
-      Tensor::contiguous(at->second.data(), DType::kF32, {tokens, width}));
-  return at->second;
+// -- their rows ---------------------------------------------------------------------------------
+
+template <class F>
+void PictureRows::for_each_touched(std::span<const std::int32_t> ids, std::int64_t begin, std::int64_t end, F f) const {
+  const auto range = ids.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  if (std::none_of(range.begin(), range.end(), [](std::int32_t id) { return id < 0; })) return;
+  for (std::int64_t i = 0; i < end;) {  // where a picture begins is only known from the start
+    const auto picture = ids[static_cast<std::size_t>(i)] < 0 ? known_.at(ids, static_cast<std::size_t>(i)) : nullptr;
+    // Unknown ones are of a session file: computed, so nothing of them is needed.
+    PALIMPSEST_CHECK(picture || ids[static_cast<std::size_t>(i)] >= 0 || i < begin, "pictures are checked before their rows are wanted");
+    const std::int64_t tokens = picture ? static_cast<std::int64_t>(picture->ids.size()) : 1;
+    if (picture && i + tokens > begin) f(i, picture);
+    i += tokens;
+  }
 }
 
-PictureRows::Pass PictureRows::prepare(ExecContext& ctx, std::span<const std::int32_t> ids, std::int64_t begin, std::int64_t count) {
-  const std::int64_t end = begin + count, width = tower_->config().text_hidden_size;
-  tokens_.clear();
-  overlay_rows_.clear();
-  overlay_.clear();
-  const Picture* cut = nullptr;  // the picture that the pass ends within
-  for (std::int64_t i = 0; i < end;) {
-    const std::int32_t id = ids[static_cast<std::size_t>(i)];
-    if (id >= 0) {
-      if (i >= begin) tokens_.push_back(id);
-      ++i;
-      continue;
-    }
-    const Picture* picture = picture_at(ids, static_cast<std::size_t>(i));
-    if (picture == nullptr) {  // of a session file; computed, so nothing of it is needed
-      PALIMPSEST_CHECK(i < begin, "pictures are checked before their rows are wanted");
-      ++i;
-      continue;
-    }
-    const std::int64_t tokens = static_cast<std::int64_t>(picture->ids.size()), from = std::max(begin, i), to = std::min(end, i + tokens);
-    if (from < to) {
-      const std::vector<float>& rows = rows_of(ctx, *picture);
-      for (std::int64_t t = from; t < to; ++t) {
-        overlay_rows_.push_back(static_cast<std::int32_t>(tokens_.size()));
-        tokens_.push_back(static_cast<std::int32_t>(tower_->config().placeholder_id));
-      }
-      overlay_.insert(overlay_.end(), rows.begin() + (from - i) * width, rows.begin() + (to - i) * width);
-    }
-    i += tokens;
-    if (i > end) cut = picture;
+bool PictureRows::is_wanted(const Shared& picture) const { return std::find(wanted_.begin(), wanted_.end(), picture) != wanted_.end(); }
+
+void PictureRows::begin_round() { wanted_.clear(); }
+
+bool PictureRows::want(std::span<const std::int32_t> ids, std::int64_t begin, std::int64_t end) {
+  Pictures touched;
+  for_each_touched(ids, begin, end, [&](std::int64_t, const Shared& picture) { touched.push_back(picture); });
+  if (wanted_.empty()) wanted_ = touched;
+  return std::all_of(touched.begin(), touched.end(), [&](const Shared& picture) { return rows_.contains(picture) && is_wanted(picture); });
+}
+
+std::unique_ptr<PictureRows::Job> PictureRows::begin(ExecContext& ctx, const Shared& picture) const {
+  const std::int64_t width = tower_->config().text_hidden_size, tokens = static_cast<std::int64_t>(picture->ids.size());
+  auto job = std::make_unique<Job>(Job{picture, std::vector<float>(static_cast<std::size_t>(tokens * width)), Arena(vision_workspace_bytes(*tower_, picture->grid()), ctx.device), {}});
+  const Lent lent(ctx.workspace, job->memory);
+  job->encoder.emplace(
+      ctx, *tower_, picture->grid(), [picture](std::int64_t first, std::int64_t count, float* out) { picture->patches.write_patches(first, count, out); },
+      Tensor::contiguous(job->rows.data(), DType::kF32, {tokens, width}));
+  return job;
+}
+
+bool PictureRows::work(ExecContext& ctx) {
+  std::erase_if(rows_, [&](const auto& entry) { return !is_wanted(entry.first); });
+  if (job_ && !is_wanted(job_->picture)) job_.reset();
+  if (!job_) {
+    const auto missing = std::find_if(wanted_.begin(), wanted_.end(), [&](const Shared& picture) { return !rows_.contains(picture); });
+    if (missing == wanted_.end()) return false;
+    job_ = begin(ctx, *missing);
   }
-  // Rows that the next pass goes on with stay.
-  std::erase_if(rows_, [&](const auto& entry) { return entry.first != cut; });
-  return {tokens_, overlay_rows_, overlay_.data()};
+  std::unique_ptr<Job> job = std::move(job_);  // gone if it throws
+  bool more;
+  {
+    const Lent lent(ctx.workspace, job->memory);
+    more = job->encoder->step();
+  }
+  if (more) {
+    job_ = std::move(job);
+  } else {
+    rows_.emplace(job->picture, std::move(job->rows));
+    ++made_;
+  }
+  return true;
+}
+
+void PictureRows::fill(std::span<const std::int32_t> ids, std::int64_t begin, std::int64_t count, std::int64_t first_row, std::span<std::int32_t> tokens,
+                       std::vector<std::int32_t>& overlay_rows, std::vector<float>& overlay) const {
+  const std::int64_t end = begin + count, width = tower_->config().text_hidden_size;
+  for_each_touched(ids, begin, end, [&](std::int64_t first, const Shared& picture) {
+    const std::int64_t from = std::max(begin, first), to = std::min(end, first + static_cast<std::int64_t>(picture->ids.size()));
+    for (std::int64_t t = from; t < to; ++t) {
+      const std::int64_t row = first_row + t - begin;
+      tokens[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(tower_->config().placeholder_id);
+      overlay_rows.push_back(static_cast<std::int32_t>(row));
+    }
+    const std::vector<float>& rows = rows_.at(picture);
+    overlay.insert(overlay.end(), rows.begin() + (from - first) * width, rows.begin() + (to - first) * width);
+  });
 }
 
 }  // namespace palimpsest

@@ -40,6 +40,8 @@ std::string picture_prompt(const Picture& picture);
 void check_tower(const VisionTower& tower, const ModelConfig& config);
 
 using Pictures = std::vector<std::shared_ptr<const Picture>>;
+/// Bytes of the pixels that these hold; one that is there twice counts twice.
+std::int64_t picture_bytes(std::span<const std::shared_ptr<const Picture>> pictures);
 
 /// Each `placeholder` in ids becomes the ids of the next picture. Error (kInvalidRequest) when there are not as many of both.
 Result<std::vector<std::int32_t>> expand_pictures(std::span<const std::int32_t> ids, std::int32_t placeholder, std::span<const std::shared_ptr<const Picture>> pictures);
@@ -52,9 +54,13 @@ struct ContractedIds {
 };
 std::optional<ContractedIds> contract_pictures(std::span<const std::int32_t> ids, std::int32_t placeholder, std::span<const std::shared_ptr<const Picture>> pictures);
 
-/// A file's bytes as a data: URL, and back. Error (kInvalidRequest) for other URLs and for what is not base64.
+/// A file's bytes as a data: URL, and back. Error (kInvalidRequest) for other URLs, for media types that are no pictures', and for what is not base64.
 std::string data_url(std::span<const std::byte> file);
 Result<std::vector<std::byte>> read_data_url(std::string_view url);
+
+/// The pictures in the order in which a rendered chat has places for them, which is another than that of its messages where the format moves results of
+/// tools. `pictures`: of the chat's image parts, in their order.
+Pictures in_order_of(std::span<const ChatSegment> segments, std::span<const std::shared_ptr<const Picture>> pictures);
 
 /// The pictures of a chat: what its image parts (ContentPart::text is a data: URL) are made into, each read once.
 class ChatPictures {
@@ -78,41 +84,75 @@ class ChatPictures {
   std::map<std::string, std::shared_ptr<const Picture>> read_;  ///< by URL
 };
 
-/// The pictures that sequences may name, and the rows that the tower makes of them. Rows are kept while a pass needs them and made again when they are
-/// needed again. Belongs to the thread that runs forward.
+/// Pictures by their ids.
+class PictureIndex {
+ public:
+  /// Each counts as often as it was added.
+  void add(std::span<const std::shared_ptr<const Picture>> pictures);
+  void remove(std::span<const std::shared_ptr<const Picture>> pictures);
+  /// The picture whose ids stand at `begin`, all of them; null if there is none.
+  std::shared_ptr<const Picture> at(std::span<const std::int32_t> ids, std::size_t begin) const;
+  /// Checks that all negative ids are pictures that are here, each whole. Error (kInvalidRequest) with the position.
+  Result<void> check(std::span<const std::int32_t> ids) const;
+
+ private:
+  struct Known {
+    std::shared_ptr<const Picture> picture;
+    std::int64_t times;
+  };
+  using Entries = std::multimap<std::int32_t, Known>;
+  Entries::iterator find(const Picture& picture);
+
+  Entries known_;  ///< by first id
+};
+
+/// The rows that the tower makes of the pictures in running sequences. In each round, which comes before a pass, sequences say what their next rows touch,
+/// the most urgent first. The first that touches a picture has the tower: what it wants and misses is made, a piece at a time; rows that it does not want
+/// are forgotten, and made again when they are wanted again. So memory is bounded by what one pass of one sequence touches (at most two pictures that it
+/// holds in part, and the rows of a pass), and the tower's for one picture. Belongs to the thread that runs forward.
 class PictureRows {
  public:
   explicit PictureRows(std::shared_ptr<const VisionTower> tower) : tower_(std::move(tower)) {}
 
-  /// Pictures that may occur from now on.
-  void add(std::span<const std::shared_ptr<const Picture>> pictures);
+  PictureIndex& known() { return known_; }
+  const PictureIndex& known() const { return known_; }
   const VisionTower& tower() const { return *tower_; }
 
-  /// Bytes of scratch that the largest picture takes, and of its rows.
-  std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  std::int64_t row_bytes() const { return row_bytes_; }
+  void begin_round();
+  /// Wants what tokens [begin, end) of a sequence touch. True: all of it is there, until the next work().
+  bool want(std::span<const std::int32_t> ids, std::int64_t begin, std::int64_t end);
+  /// Forgets what the round does not want, and makes a piece of what it misses; false: it misses nothing. Throws what memory and devices throw; the
+  /// picture is then begun anew.
+  bool work(ExecContext& ctx);
 
-  /// Checks that all negative ids are pictures that were added, each whole. Error (kInvalidRequest) with the position.
-  Result<void> check(std::span<const std::int32_t> ids) const;
+  /// For tokens [begin, begin + count) of a sequence, in rows of a pass from `first_row` on: puts ids of the vocabulary in the place of those of
+  /// pictures, and appends these rows and their numbers. The round found all that they touch.
+  void fill(std::span<const std::int32_t> ids, std::int64_t begin, std::int64_t count, std::int64_t first_row, std::span<std::int32_t> tokens,
+            std::vector<std::int32_t>& overlay_rows, std::vector<float>& overlay) const;
 
-  /// What forward is given for rows [begin, begin + count) of a sequence that holds `ids`: valid until the next call.
-  struct Pass {
-    std::span<const std::int32_t> tokens;        ///< `count` ids of the vocabulary
-    std::span<const std::int32_t> overlay_rows;  ///< of them, those of pictures
-    const float* overlay = nullptr;
-  };
-  Pass prepare(ExecContext& ctx, std::span<const std::int32_t> ids, std::int64_t begin, std::int64_t count);
+  std::int64_t made() const { return made_; }  ///< pictures so far
 
  private:
-  const Picture* picture_at(std::span<const std::int32_t> ids, std::size_t begin) const;
-  const std::vector<float>& rows_of(ExecContext& ctx, const Picture& picture);
+  using Shared = std::shared_ptr<const Picture>;
+  /// The picture that the tower is at.
+  struct Job {
+    Shared picture;
+    std::vector<float> rows;
+    Arena memory;
+    std::optional<PictureEncoder> encoder;
+  };
+  /// f(position of its first token, picture) for each that tokens [begin, end) touch.
+  template <class F>
+  void for_each_touched(std::span<const std::int32_t> ids, std::int64_t begin, std::int64_t end, F f) const;
+  bool is_wanted(const Shared& picture) const;
+  std::unique_ptr<Job> begin(ExecContext& ctx, const Shared& picture) const;
 
   std::shared_ptr<const VisionTower> tower_;
-  std::multimap<std::int32_t, std::shared_ptr<const Picture>> known_;  ///< by first id
-  std::map<const Picture*, std::vector<float>> rows_;                  ///< those of the present pass
-  std::int64_t workspace_bytes_ = 0, row_bytes_ = 0;
-  std::vector<std::int32_t> tokens_, overlay_rows_;
-  std::vector<float> overlay_;
+  PictureIndex known_;
+  Pictures wanted_;  ///< in this round
+  std::map<Shared, std::vector<float>> rows_;
+  std::unique_ptr<Job> job_;
+  std::int64_t made_ = 0;
 };
 
 }  // namespace palimpsest

@@ -52,6 +52,7 @@ struct Session::Impl {
         ubatch(options.ubatch),
         long_ubatch(model->device().kind() == DeviceKind::kCpu && gains_from_long_passes(model->config()) ? options.long_ubatch : 0),
         saved_snapshot_bytes(options.saved_snapshot_bytes),
+        planned_patches(options.picture_patches),
         exact(options.exact_reuse),
         context(options.threads > 0 ? options.threads : base::ThreadPool::default_size(), model->device()),
         states(state_spec(model->config(), options.cache_type, options.page_type), pool_options(model->config(), plan), model->device()),
@@ -74,7 +75,7 @@ struct Session::Impl {
       }
     }
     if (pictures) {
-      if (auto known = pictures->check(ids); !known) throw known.error();
+      if (auto known = pictures->known().check(ids); !known) throw known.error();
     }
     const auto more = static_cast<std::int64_t>(ids.size());
     if (held + more > plan.context) {
@@ -82,11 +83,32 @@ struct Session::Impl {
     }
   }
 
-  /// One pass over the next tokens that are wanted, at most `max_rows`; logits of all its rows or of the last, checked to be finite.
+  /// Makes rows of pictures until those that the next tokens touch are there; `goes_on` is asked after each piece. False: it said no.
+  template <class F>
+  bool see(std::int64_t max_rows, F goes_on) {
+    if (!pictures) return true;
+    const std::int64_t begin = states.length(slot), end = begin + static_cast<std::int64_t>(cache.wanted(slot, max_rows).size());
+    pictures->begin_round();
+    if (pictures->want(cache.tokens(slot), begin, end)) {
+      (void)pictures->work(tower_context());  // forgets the others
+      return true;
+    }
+    while (pictures->work(tower_context())) {
+      if (!goes_on()) return false;
+    }
+    return true;
+  }
+
+  /// One pass over the next tokens that are wanted, at most `max_rows`, whose pictures are there; logits of all its rows or of the last, checked to be finite.
   Tensor run(std::int64_t max_rows, bool all_logits) {
-    const std::span<const std::int32_t> ids = cache.wanted(slot, max_rows);
-    PictureRows::Pass pass{.tokens = ids};
-    if (pictures) pass = pictures->prepare(tower_context(), cache.tokens(slot), states.length(slot), static_cast<std::int64_t>(ids.size()));
+    std::span<const std::int32_t> ids = cache.wanted(slot, max_rows);
+    overlay_rows.clear();
+    overlay.clear();
+    if (pictures) {
+      tokens.assign(ids.begin(), ids.end());
+      pictures->fill(cache.tokens(slot), states.length(slot), static_cast<std::int64_t>(ids.size()), 0, tokens, overlay_rows, overlay);
+      ids = tokens;
+    }
     const std::array<std::int64_t, 2> cu_seqlens = {0, static_cast<std::int64_t>(ids.size())};
     const std::array<std::int32_t, 1> slots = {slot};
     const auto wanted = std::span(all_rows).first(ids.size());
@@ -94,8 +116,8 @@ struct Session::Impl {
     try {
       // Without room, forward says what is missing.
       (void)cache.make_room(slots, cu_seqlens);
-      logits = forward(context, *model, {.tokens = pass.tokens, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = all_logits ? wanted : wanted.last(1),
-                                         .fixed_forms = exact, .overlay_rows = pass.overlay_rows, .overlay = pass.overlay},
+      logits = forward(context, *model, {.tokens = ids, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = all_logits ? wanted : wanted.last(1),
+                                         .fixed_forms = exact, .overlay_rows = overlay_rows, .overlay = overlay.data()},
                        states, observer);
     } catch (...) {
       reset();  // some layers may have seen these tokens and others not
@@ -132,9 +154,13 @@ struct Session::Impl {
 
   /// Computes what is wanted, until on_progress stops it.
   void run_all(const std::function<bool(std::int64_t)>& on_progress) {
-    for (const std::int64_t begin = states.length(slot); !cache.wanted(slot, 1).empty();) {
-      run(pass_rows(), false);
-      if (on_progress && !on_progress(states.length(slot) - begin)) cache.unwant(slot);
+    const std::int64_t begin = states.length(slot);
+    const auto goes_on = [&] { return !on_progress || on_progress(states.length(slot) - begin); };
+    while (!cache.wanted(slot, 1).empty()) {
+      const std::int64_t rows = pass_rows();
+      const bool sees = see(rows, goes_on);
+      if (sees) run(rows, false);
+      if (!sees || !goes_on()) cache.unwant(slot);
     }
   }
 
@@ -151,16 +177,15 @@ struct Session::Impl {
   void add_pictures(std::span<const std::shared_ptr<const Picture>> more) {
     if (more.empty()) return;
     if (!pictures) pictures.emplace(tower_for(*model));
-    pictures->add(more);
-    Arena& arena = tower_context().workspace;
-    const std::int64_t workspace = pictures->workspace_bytes();
-    if (workspace <= arena.capacity()) return;
-    const std::int64_t needed = workspace - arena.capacity() + pictures->row_bytes(), available = machine::available_memory();
+    pictures->known().add(more);
+    std::int64_t patches = 0;
+    for (const auto& picture : more) patches = std::max(patches, picture->grid().patches());
+    if (patches <= planned_patches) return;
+    const std::int64_t needed = picture_rows_bytes(pictures->tower(), patches, ubatch), available = machine::available_memory();
     if (needed > available) {
       throw make_error(ErrorCode::kOutOfMemory, "reading the largest picture takes {} bytes more, {} are available; a smaller picture takes less", needed, available);
     }
-    arena.reset_to(0);
-    arena.reserve(workspace);
+    planned_patches = patches;
   }
 
   /// The vision tower computes on the host, wherever the text model does.
@@ -178,12 +203,15 @@ struct Session::Impl {
   std::int64_t ubatch, long_ubatch;
   bool has_long_room = false;  ///< the workspace holds a pass of long_ubatch rows
   std::int64_t saved_snapshot_bytes;
+  std::int64_t planned_patches;  ///< of the largest picture that there is memory for
   bool exact;
   ExecContext context;
   StatePool states;
   SequenceCache cache;
   std::int32_t slot;
   std::vector<std::int32_t> all_rows;  // 0, 1, 2, ...
+  std::vector<std::int32_t> tokens, overlay_rows;  // of a pass with pictures
+  std::vector<float> overlay;
   Observer* observer = nullptr;
 };
 
@@ -220,7 +248,9 @@ void Session::score(std::span<const std::int32_t> ids,
   s.cache.unwant(s.slot);
   s.cache.append(s.slot, ids);
   for (std::int64_t done = 0; done < static_cast<std::int64_t>(ids.size());) {
-    const Tensor logits = s.run(score_rows(s.model->config(), s.ubatch), true);
+    const std::int64_t rows = score_rows(s.model->config(), s.ubatch);
+    (void)s.see(rows, [] { return true; });
+    const Tensor logits = s.run(rows, true);
     on_rows(done, logits.size(0), logits.as<const float>());
     done += logits.size(0);
   }

@@ -57,9 +57,8 @@ class K3Renderer {
       : conversation_(conversation), options_(conversation.options) {
     // Where images came as parts, a placeholder that somebody typed must not take the slot of one.
     for (const ChatMessage& message : conversation.messages) {
-      for (const ContentPart& part : message.content) {
-        images_are_parts_ |= part.kind == ContentPart::Kind::kImage;
-      }
+      first_image_.push_back(images_);
+      for (const ContentPart& part : message.content) images_ += part.kind == ContentPart::Kind::kImage;
     }
   }
 
@@ -84,9 +83,9 @@ class K3Renderer {
       open("message", {{"role", "assistant"}});
       open(options_.thinking ? "think" : "response");
     }
-    if (!options_.image_prompts.empty() && next_image_ != options_.image_prompts.size()) {
+    if (!options_.image_prompts.empty() && placed_ != options_.image_prompts.size()) {
       throw make_error(ErrorCode::kInvalidRequest, "{} images prepared, but the chat has {}",
-                       options_.image_prompts.size(), next_image_);
+                       options_.image_prompts.size(), placed_);
     }
     return std::move(segments_);
   }
@@ -132,24 +131,26 @@ class K3Renderer {
                                  rewrite_json(tools_array(tools), JsonStyle::kSorted) + "\n```");
   }
 
-  void image() {
+  void image(std::size_t number) {
     if (options_.image_prompts.empty()) {
       control(kImagePlaceholder);
-    } else if (next_image_ < options_.image_prompts.size()) {
-      control(options_.image_prompts[next_image_++]);
+    } else if (number < options_.image_prompts.size()) {
+      control(options_.image_prompts[number]);
     } else {
       throw make_error(ErrorCode::kInvalidRequest, "the chat has more images than the {} prepared",
                        options_.image_prompts.size());
     }
+    segments_.back().image = static_cast<std::int64_t>(number);
+    ++placed_;
   }
 
   /// Text that a caller gave. Where images are marked by placeholders in the text, these become the
   /// images.
   void body_text(std::string_view body) {
-    if (!options_.image_prompts.empty() && !images_are_parts_) {
+    if (!options_.image_prompts.empty() && images_ == 0) {
       for (std::size_t at; (at = body.find(kImagePlaceholder)) != std::string_view::npos;) {
         text(body.substr(0, at));
-        image();
+        image(placed_);
         body.remove_prefix(at + kImagePlaceholder.size());
       }
     }
@@ -157,9 +158,11 @@ class K3Renderer {
   }
 
   void content(const ChatMessage& message) {
+    // Results of tools may stand in another order than they came in; their images stay with them.
+    std::size_t number = first_image_[static_cast<std::size_t>(&message - conversation_.messages.data())];
     for (const ContentPart& part : message.content) {
       if (part.kind == ContentPart::Kind::kImage) {
-        image();
+        image(number++);
       } else {
         body_text(part.text);
       }
@@ -279,9 +282,9 @@ class K3Renderer {
 
   const Conversation& conversation_;
   const ChatOptions& options_;
-  bool images_are_parts_ = false;
+  std::vector<std::size_t> first_image_;  ///< of each message, counted over the chat
+  std::size_t images_ = 0, placed_ = 0;   ///< that are parts of messages; that stand in segments_
   std::vector<ChatSegment> segments_;
-  std::size_t next_image_ = 0;
   const std::vector<ToolCall>* calls_ = nullptr;  ///< of the last assistant message
   std::size_t results_ = 0;                       ///< tool messages since then
 };

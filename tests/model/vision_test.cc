@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "media/patches.h"
 #include "model/vision/vision_tower.h"
 #include "support/golden.h"
 #include "support/numeric.h"
@@ -110,6 +111,52 @@ TEST_F(GoldenVision, PicturesLargerThanAChunk) {
   for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<float>(i * 2654435761u % 256) / 127.5f - 1;
   const TowerRun run = run_tower(*tower, grid, pixels.data());
   for (const float x : run.projected) ASSERT_TRUE(std::isfinite(x));
+}
+
+/// Attention in pieces of 16 rows, and of all rows of a chunk.
+TEST_F(GoldenVision, PiecesChangeNoBit) {
+  const auto tower = VisionTower::load(folder);
+  const PatchGridSize grid{1, 26, 42};
+  std::vector<std::vector<float>> rows;
+  std::vector<int> steps;
+  for (const double piece : {1.0, 3e7, 1e30}) {
+    ExecContext ctx(2);
+    ctx.workspace.reserve(vision_workspace_bytes(*tower, grid));
+    rows.emplace_back(static_cast<std::size_t>(vision_tokens(tower->config(), grid) * tower->config().text_hidden_size));
+    PictureEncoder encoder(
+        ctx, *tower, grid,
+        [&](std::int64_t first, std::int64_t count, float* out) {
+          for (std::int64_t i = 0; i < count * tower->config().patch_values(); ++i) out[i] = static_cast<float>((first * 588 + i) * 40503 % 256) / 127.5f - 1;
+        },
+        Tensor::contiguous(rows.back().data(), DType::kF32, {vision_tokens(tower->config(), grid), tower->config().text_hidden_size}));
+    encoder.set_piece(piece);
+    steps.push_back(0);
+    while (encoder.step()) ++steps.back();
+    EXPECT_FALSE(encoder.step()) << "it is done";
+    EXPECT_EQ(rows.back(), rows.front()) << piece;
+  }
+  EXPECT_GT(steps[0], steps[1]);
+  EXPECT_GT(steps[1], steps[2]);
+}
+
+/// What a plan assumes is never less than a picture can be.
+TEST(VisionConfig, MostPatchesBoundEveryPicture) {
+  for (const std::int64_t limit : {4, 16, 1000, 65536}) {
+    VisionConfig config;
+    config.patch_size = 14;
+    config.merge = 2;
+    config.patch_limit = limit;
+    std::int64_t most = 0;
+    for (std::int64_t w = 1; w < 60000; w += 1 + w / 17) {
+      for (std::int64_t h = 1; h < 60000; h += 1 + h / 19) {
+        most = std::max(most, media::patch_grid(w, h, {.patch_limit = limit}).patches());
+      }
+    }
+    EXPECT_LE(most, config.most_patches()) << limit;
+    EXPECT_GE(grid_of(config, config.most_patches()).patches(), config.most_patches());
+  }
+  // The published processor pads what the limit has let through.
+  EXPECT_EQ(media::patch_grid(4096, 4096, {}).patches(), 4 * 16641);
 }
 
 TEST_F(GoldenVision, CountsAndOutline) {

@@ -65,10 +65,36 @@ TEST(DataUrl, RoundTripAndRefusals) {
     EXPECT_EQ(value_or_throw(read_data_url(data_url(bytes))), bytes);
   }
   EXPECT_EQ(value_or_throw(read_data_url("data:image/png;base64,AAECAw==")).size(), 4u);
-  for (const char* bad : {"https://example.org/a.png", "data:image/png,abc", "data:;base64,abc", "data:;base64,ab*=", "data:;base64,a===", "data:;base64,====", ""}) {
+  for (const char* bad : {"https://example.org/a.png", "data:image/png,abc", "data:;base64,abc", "data:;base64,ab*=", "data:;base64,a===", "data:;base64,====", "data:text/html;base64,AAAA", "data:image/png;base64", ""}) {
     const auto result = read_data_url(bad);
     EXPECT_FALSE(result.has_value()) << bad;
   }
+}
+
+TEST(PictureIndex, CountsAndTellsApart) {
+  const Pictures pictures = {make_picture(striped(60, 30, 1), small_config()), make_picture(striped(60, 30, 2), small_config())};
+  const Pictures again = {make_picture(striped(60, 30, 1), small_config())};
+  PictureIndex index;
+  index.add(pictures);
+  index.add(again);
+  std::vector<std::int32_t> ids = {3};
+  for (const auto& picture : pictures) ids.insert(ids.end(), picture->ids.begin(), picture->ids.end());
+  EXPECT_EQ(index.at(ids, 1), pictures[0]);
+  EXPECT_EQ(index.at(ids, 7), pictures[1]);
+  EXPECT_EQ(index.at(ids, 2), nullptr) << "not its first token";
+  EXPECT_TRUE(index.check(ids).has_value());
+  index.remove(pictures);
+  EXPECT_EQ(index.at(ids, 1), pictures[0]) << "there is another like it";
+  EXPECT_EQ(index.at(ids, 7), nullptr);
+  EXPECT_NE(index.check(ids).error().text().find("position 7"), std::string::npos);
+  index.remove(again);
+  EXPECT_EQ(index.at(ids, 1), nullptr);
+}
+
+TEST(PictureOrder, IsThatOfTheRenderedPlaces) {
+  const Pictures pictures = {make_picture(striped(28, 28, 1), small_config()), make_picture(striped(28, 28, 2), small_config())};
+  const std::vector<ChatSegment> segments = {{"a", false}, {"<1>", true, 1}, {"b", true}, {"<0>", true, 0}};
+  EXPECT_EQ(in_order_of(segments, pictures), (Pictures{pictures[1], pictures[0]}));
 }
 
 class GoldenPictures : public testing::Test {
@@ -170,6 +196,65 @@ TEST_F(GoldenPictures, TakePartInReuse) {
   EXPECT_FALSE(std::equal(logits.begin(), logits.end(), session.logits().begin()));
   EXPECT_EQ(session.resume(first).cached_tokens, static_cast<std::int64_t>(first.size()));
   EXPECT_TRUE(std::equal(logits.begin(), logits.end(), session.logits().begin()));
+}
+
+/// A picture is made in pieces; who stops between two has computed nothing of it, and can go on.
+TEST_F(GoldenPictures, CanBeInterrupted) {
+  const Pictures all = pictures(0);
+  const std::vector<std::int32_t> sequence = ids(0, all);
+  Session whole(model, {.threads = 1, .context = 64}), stopped(model, {.threads = 1, .context = 64});
+  whole.add_pictures(all);
+  whole.resume(sequence);
+  stopped.add_pictures(all);
+  for (int pieces = 0; pieces < 4; ++pieces) {
+    int asked = 0;
+    stopped.resume(sequence, {}, [&](std::int64_t) { return asked++ < pieces; });
+    EXPECT_EQ(asked, pieces + 1);
+    EXPECT_EQ(stopped.length(), 0);
+  }
+  stopped.resume(sequence);
+  EXPECT_TRUE(std::equal(whole.logits().begin(), whole.logits().end(), stopped.logits().begin()));
+}
+
+/// The first that wants has the tower; what it does not want is forgotten, and made again.
+TEST_F(GoldenPictures, RowsAreThoseOfTheMostUrgent) {
+  const Pictures a = pictures(0), b = pictures(1);
+  const std::vector<std::int32_t> first = ids(0, a), second = ids(1, b);
+  const auto length = [](const auto& ids) { return static_cast<std::int64_t>(ids.size()); };
+  PictureRows rows(VisionTower::load(folder));
+  rows.known().add(a);
+  rows.known().add(b);
+  ExecContext ctx(1);
+  const auto round = [&](bool a_first) {
+    rows.begin_round();
+    bool ready[2];
+    for (const bool of_a : {a_first, !a_first}) ready[of_a ? 0 : 1] = of_a ? rows.want(first, 0, length(first)) : rows.want(second, 0, length(second));
+    return std::pair(ready[0], ready[1]);
+  };
+  const auto finish = [&] {
+    while (rows.work(ctx)) {
+    }
+  };
+  EXPECT_EQ(round(true), std::pair(false, false));
+  finish();
+  EXPECT_EQ(rows.made(), 1);
+  EXPECT_EQ(round(true), std::pair(true, false));
+  EXPECT_FALSE(rows.work(ctx));
+  EXPECT_EQ(round(false), std::pair(false, false)) << "the second has the tower now";
+  EXPECT_TRUE(rows.work(ctx));
+  EXPECT_EQ(round(true), std::pair(false, false)) << "so the first's are gone";
+  finish();
+  EXPECT_EQ(rows.made(), 2) << "what was begun of the second has been dropped";
+  std::vector<std::int32_t> tokens(first.begin(), first.end()), overlay_rows;
+  std::vector<float> overlay;
+  ASSERT_EQ(round(true).first, true);
+  const auto border = std::find_if(first.begin(), first.end(), [](std::int32_t id) { return id < 0; }) - first.begin();
+  rows.fill(first, border, 2, border, tokens, overlay_rows, overlay);
+  EXPECT_EQ(tokens[static_cast<std::size_t>(border)], config.placeholder_id);
+  EXPECT_LT(tokens[static_cast<std::size_t>(border + 2)], 0) << "beyond the pass";
+  EXPECT_EQ(overlay_rows, (std::vector<std::int32_t>{static_cast<std::int32_t>(border), static_cast<std::int32_t>(border) + 1}));
+  EXPECT_EQ(overlay.size(), 2 * static_cast<std::size_t>(config.text_hidden_size));
+  EXPECT_TRUE(rows.want(first, border + length(a[0]->ids), length(first))) << "behind the picture nothing is needed";
 }
 
 TEST_F(GoldenPictures, SessionFilesHoldThem) {

@@ -62,8 +62,9 @@ TEST(K3Render, GoldenRows) {
     }
     Conversation conversation = parse_chat(row.dump());
     conversation.options.image_prompts = images;
-    const auto segments = format->render(conversation);
+    auto segments = format->render(conversation);
     EXPECT_EQ(join(segments), expect["text"].get<std::string>());
+    for (ChatSegment& segment : segments) segment.image = -1;  // not recorded
     EXPECT_EQ(segments, segments_of(expect["segments"]));
     EXPECT_EQ(encode(tokenizer, segments), expect["ids"].get<std::vector<TokenId>>());
   }
@@ -150,12 +151,29 @@ TEST(K3Render, TypedPlaceholdersTakeNoSlotFromImageParts) {
   chat.options.image_prompts = {"<|media_pad|>"};
   const auto segments = ChatFormat::create(demo_tokenizer())->render(chat);
   EXPECT_THAT(segments, testing::Contains(ChatSegment{"<|kimi_image_placeholder|>", false}));
-  EXPECT_THAT(segments, testing::Contains(ChatSegment{"<|media_pad|>", true}));
+  EXPECT_THAT(segments, testing::Contains(ChatSegment{"<|media_pad|>", true, 0}));
   chat.options.image_prompts.push_back("<|media_pad|>");
   EXPECT_THROW(ChatFormat::create(demo_tokenizer())->render(chat), Error);
   chat.messages.push_back(chat.messages[0]);
   chat.messages.push_back(chat.messages[0]);
   EXPECT_THROW(ChatFormat::create(demo_tokenizer())->render(chat), Error);
+}
+
+TEST(K3Render, ImagesStayWithTheirResultsWhereTheseAreMoved) {
+  Conversation chat = parse_chat(R"([{"role": "user", "content": [{"type": "image"}]},
+    {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f"}}, {"id": "b", "function": {"name": "g"}}]},
+    {"role": "tool", "tool_call_id": "b", "content": [{"type": "image"}, {"type": "text", "text": "B"}, {"type": "image"}]},
+    {"role": "tool", "tool_call_id": "a", "content": [{"type": "text", "text": "A"}, {"type": "image"}]}])");
+  chat.options.image_prompts = {"<0>", "<1>", "<2>", "<3>"};
+  std::string order;
+  std::vector<std::int64_t> numbers;
+  for (const ChatSegment& segment : ChatFormat::create(demo_tokenizer())->render(chat)) {
+    if (segment.image < 0 && segment.text != "A" && segment.text != "B") continue;
+    order += segment.text;
+    if (segment.image >= 0) numbers.push_back(segment.image);
+  }
+  EXPECT_EQ(order, "<0>A<3><1>B<2>");
+  EXPECT_THAT(numbers, testing::ElementsAre(0, 3, 1, 2));
 }
 
 TEST(K3Render, DynamicToolsAndRequiredChoice) {

@@ -49,8 +49,9 @@ std::string text_of(const fs::path& path) {
 
 std::int64_t VisionConfig::most_patches() const {
   // The limit counts whole patches of the picture as it came; a part of one a side is left, and padding adds less than a token a side.
+  // (a + more)(b + more) with a b at most the limit and each at most the side.
   const std::int64_t side = (side_patch_limit + merge - 1) / merge * merge, more = merge + 1;
-  return std::min(side * side, patch_limit + 2 * more * side + more * more);
+  return std::min(side * side, patch_limit + more * (side + patch_limit / side + 1) + more * more);
 }
 
 std::optional<VisionConfig> parse_vision_config(std::string_view json, std::string_view preprocessor) {

@@ -15,14 +15,11 @@ namespace {
 
 /// Rows that are in flight at once. Bounds activations beside what must be kept of every patch: the stream, keys and values.
 constexpr std::int64_t kChunk = 512;
+constexpr std::int64_t kTokenChunk = 128;  // of merged patches: the projector's products are four times as wide
+constexpr double kPieceFlops = 8e9;
+constexpr std::int64_t kFewestRows = 16;
 
 std::string shape_text(std::initializer_list<std::int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
-/// Calls f(first, count) for the chunks of `rows` rows.
-template <class F>
-void for_each_chunk(std::int64_t rows, F f) {
-  for (std::int64_t first = 0; first < rows; first += kChunk) f(first, std::min(kChunk, rows - first));
-}
 
 }  // namespace
 
@@ -126,134 +123,158 @@ std::shared_ptr<const VisionTower> VisionTower::outline(const VisionConfig& conf
 
 std::int64_t vision_tokens(const VisionConfig& config, const PatchGridSize& grid) { return grid.rows * grid.columns / config.cell_patches(); }
 
-namespace {
+PictureEncoder::PictureEncoder(ExecContext& ctx, const VisionTower& tower, const PatchGridSize& grid, PatchSource patches, const Tensor& out, VisionObserver observer)
+    : ctx_(ctx), config_(tower.config()), weights_(tower.weights()), grid_(grid), patches_(std::move(patches)), out_(out), observer_(std::move(observer)), piece_flops_(kPieceFlops) {
+  PALIMPSEST_CHECK(grid.rows % config_.merge == 0 && grid.columns % config_.merge == 0 && grid.frames >= 1 && grid.frames <= config_.max_frames, "a grid of whole tokens");
+  PALIMPSEST_CHECK(out.dtype == DType::kF32 && out.size(0) == vision_tokens(config_, grid) && out.size(1) == config_.text_hidden_size, "a row a token");
+  const std::int64_t heads = config_.num_heads, width = config_.head_dim(), chunk = std::min(kChunk, grid.patches());
+  const auto take = [&](std::initializer_list<std::int64_t> shape) { return ctx.workspace.allocate(DType::kF32, shape); };
+  x_ = take({grid.patches(), config_.hidden_size});
+  k_ = take({grid.patches(), heads, width});
+  v_ = take({grid.patches(), heads, width});
+  turns_ = take({std::max(grid.rows, grid.columns), width / 4, 2});
+  q_ = take({chunk, heads, width});
+  o_ = take({chunk, heads, width});
+  ops::patch_turns(ctx, {.head_dim = width, .turns = turns_});
+  count_ = chunk;
+}
 
-/// The tower over one picture: what every chunk of rows needs.
-class PictureEncoder {
- public:
-  PictureEncoder(ExecContext& ctx, const VisionTower& tower, const PatchGridSize& grid)
-      : ctx_(ctx), config_(tower.config()), weights_(tower.weights()), grid_(grid) {
-    const std::int64_t heads = config_.num_heads, width = config_.head_dim();
-    x_ = ctx.workspace.allocate(DType::kF32, {grid.patches(), config_.hidden_size});
-    k_ = ctx.workspace.allocate(DType::kF32, {grid.patches(), heads, width});
-    v_ = ctx.workspace.allocate(DType::kF32, {grid.patches(), heads, width});
-    turns_ = ctx.workspace.allocate(DType::kF32, {std::max(grid.rows, grid.columns), width / 4, 2});
-    ops::patch_turns(ctx, {.head_dim = width, .turns = turns_});
+bool PictureEncoder::step() {
+  const ArenaScope scope(ctx_.workspace);
+  switch (stage_) {
+    case Stage::kEmbed:
+      embed();
+      if (!next_chunk(grid_.patches(), kChunk)) stage_ = Stage::kPositions;
+      return true;
+    case Stage::kPositions:
+      ops::patch_positions(ctx_, {.table = weights_.positions, .grid = grid_, .x = x_});
+      watch("patch_embed", x_);
+      stage_ = Stage::kKeys;
+      return true;
+    case Stage::kKeys:  // keys and values of all patches before any of them changes
+      keys_and_values();
+      if (!next_chunk(grid_.patches(), kChunk)) stage_ = Stage::kQueries;
+      return true;
+    case Stage::kQueries:
+      queries();
+      stage_ = Stage::kAttend;
+      return true;
+    case Stage::kAttend:
+      attend();
+      if (attended_ == count_) stage_ = Stage::kFeedForward;
+      return true;
+    case Stage::kFeedForward:
+      feed_forward();
+      stage_ = Stage::kQueries;
+      if (next_chunk(grid_.patches(), kChunk)) return true;
+      watch(fmt::format("block{}", block_), x_);
+      stage_ = ++block_ < weights_.blocks.size() && !ctx_.planning() ? Stage::kKeys : Stage::kFinish;  // a plan has seen them all
+      return true;
+    case Stage::kFinish:
+      finish();
+      first_ = count_ = 0;
+      next_chunk(out_.size(0), kTokenChunk);
+      stage_ = Stage::kProject;
+      return true;
+    case Stage::kProject:
+      project();
+      if (!next_chunk(out_.size(0), kTokenChunk)) stage_ = Stage::kDone;
+      return true;
+    case Stage::kDone:
+      break;
   }
+  return false;
+}
 
-  const Tensor& stream() const { return x_; }
+/// Goes on to the next chunk of `rows` rows, or back to the first: false.
+bool PictureEncoder::next_chunk(std::int64_t rows, std::int64_t chunk) {
+  first_ += count_;
+  const bool more = first_ < rows;
+  if (!more) first_ = 0;
+  count_ = std::min(chunk, rows - first_);
+  return more;
+}
 
-  void embed(const PatchSource& patches) {
-    for_each_chunk(grid_.patches(), [&](std::int64_t first, std::int64_t count) {
-      const ArenaScope scope(ctx_.workspace);
-      const Tensor values = allocate(count, config_.patch_values());
-      if (!ctx_.planning()) patches(first, count, values.as<float>());
-      ops::matmul(ctx_, {.x = values, .w = weights_.patch_embed, .y = x_.rows(first, count)});
-    });
-    ops::patch_positions(ctx_, {.table = weights_.positions, .grid = grid_, .x = x_});
-  }
+void PictureEncoder::watch(const std::string& what, const Tensor& values) const {
+  if (observer_ && !ctx_.planning()) observer_(what, values);
+}
 
-  void run_block(const VisionBlock& block) {
-    // Keys and values of all patches before any of them changes.
-    for_each_chunk(grid_.patches(), [&](std::int64_t first, std::int64_t count) {
-      const ArenaScope scope(ctx_.workspace);
-      const Tensor h = normalised(block.norm0, first, count);
-      project_heads(h, block.wk, k_.rows(first, count), first, true);
-      project_heads(h, block.wv, v_.rows(first, count), first, false);
-    });
-    for_each_chunk(grid_.patches(), [&](std::int64_t first, std::int64_t count) {
-      const ArenaScope scope(ctx_.workspace);
-      attend(block, first, count);
-      feed_forward(block, first, count);
-    });
-  }
+Tensor PictureEncoder::allocate(std::int64_t rows, std::int64_t width) const { return ctx_.workspace.allocate(DType::kF32, {rows, width}); }
 
-  void finish() {
-    for_each_chunk(grid_.patches(), [&](std::int64_t first, std::int64_t count) {
-      const Tensor rows = x_.rows(first, count);
-      ops::rms_norm(ctx_, {.x = rows, .weight = weights_.final_layernorm, .eps = eps(), .y = rows});
-    });
-  }
+Tensor PictureEncoder::normalised(const Tensor& weight) const {
+  const Tensor h = allocate(count_, config_.hidden_size);
+  ops::rms_norm(ctx_, {.x = chunk_of(x_), .weight = weight, .eps = eps(), .y = h});
+  return h;
+}
 
-  void project(const Tensor& out, const VisionObserver& observer) {
-    const std::int64_t merged_width = config_.cell_patches() * config_.hidden_size;
-    for_each_chunk(out.size(0), [&](std::int64_t first, std::int64_t count) {
-      const ArenaScope scope(ctx_.workspace);
-      const Tensor merged = allocate(count, merged_width), hidden = allocate(count, merged_width), rows = out.rows(first, count);
-      ops::patch_merge(ctx_, {.x = x_, .grid = grid_, .side = config_.merge, .first = first, .y = merged});
-      if (observer && !ctx_.planning()) observer("merged", merged);
-      ops::matmul(ctx_, {.x = merged, .w = weights_.projector0, .y = hidden});
-      ops::gelu_erf(ctx_, {.x = hidden, .y = hidden});
-      ops::matmul(ctx_, {.x = hidden, .w = weights_.projector2, .y = rows});
-      ops::rms_norm(ctx_, {.x = rows, .weight = weights_.post_norm, .eps = static_cast<float>(config_.projector_eps), .y = rows});
-    });
-  }
+/// heads [count, heads, head_dim] = W h, turned where wanted.
+void PictureEncoder::project_heads(const Tensor& h, const Matrix& w, const Tensor& heads, bool turned) const {
+  ops::matmul(ctx_, {.x = h, .w = w, .y = heads.reshape({heads.size(0), config_.attention_size})});
+  if (turned) ops::patch_rotary(ctx_, {.x = heads, .first = first_, .grid = grid_, .turns = turns_});
+}
 
- private:
-  Tensor allocate(std::int64_t rows, std::int64_t width) { return ctx_.workspace.allocate(DType::kF32, {rows, width}); }
-  float eps() const { return static_cast<float>(config_.norm_eps); }
+void PictureEncoder::embed() {
+  const Tensor values = allocate(count_, config_.patch_values());
+  if (!ctx_.planning()) patches_(first_, count_, values.as<float>());
+  ops::matmul(ctx_, {.x = values, .w = weights_.patch_embed, .y = chunk_of(x_)});
+}
 
-  Tensor normalised(const Tensor& weight, std::int64_t first, std::int64_t count) {
-    const Tensor h = allocate(count, config_.hidden_size);
-    ops::rms_norm(ctx_, {.x = x_.rows(first, count), .weight = weight, .eps = eps(), .y = h});
-    return h;
-  }
+void PictureEncoder::keys_and_values() {
+  const VisionBlock& block = weights_.blocks[block_];
+  const Tensor h = normalised(block.norm0);
+  project_heads(h, block.wk, chunk_of(k_), true);
+  project_heads(h, block.wv, chunk_of(v_), false);
+}
 
-  /// heads [count, heads, head_dim] = W h, turned where wanted.
-  void project_heads(const Tensor& h, const Matrix& w, const Tensor& heads, std::int64_t first, bool turned) {
-    ops::matmul(ctx_, {.x = h, .w = w, .y = heads.reshape({heads.size(0), config_.attention_size})});
-    if (turned) ops::patch_rotary(ctx_, {.x = heads, .first = first, .grid = grid_, .turns = turns_});
-  }
+void PictureEncoder::queries() {
+  const VisionBlock& block = weights_.blocks[block_];
+  project_heads(normalised(block.norm0), block.wq, q_.rows(0, count_), true);
+  attended_ = 0;
+}
 
-  void attend(const VisionBlock& block, std::int64_t first, std::int64_t count) {
-    const ArenaScope scope(ctx_.workspace);
-    const Tensor h = normalised(block.norm0, first, count);
-    const std::int64_t heads = config_.num_heads, width = config_.head_dim();
-    const Tensor q = ctx_.workspace.allocate(DType::kF32, {count, heads, width}), o = ctx_.workspace.allocate(DType::kF32, {count, heads, width});
-    project_heads(h, block.wq, q, first, true);
-    ops::patch_attention(ctx_, {.q = q, .k = k_, .v = v_, .scale = 1 / std::sqrt(static_cast<float>(width)), .o = o});
-    ops::matmul(ctx_, {.x = o.reshape({count, config_.attention_size}), .w = block.wo, .y = h});
-    ops::add(ctx_, {.x = h, .y = x_.rows(first, count)});
-  }
+/// Some rows of the chunk against all patches: the longest of the pieces, since it grows with the picture.
+void PictureEncoder::attend() {
+  const double row = 4 * static_cast<double>(grid_.patches() * config_.attention_size);
+  const auto most = static_cast<std::int64_t>(std::min(piece_flops_ * ctx_.pool.size() / row, static_cast<double>(kChunk)));
+  const std::int64_t left = count_ - attended_, rows = ctx_.planning() ? left : std::min(std::max<std::int64_t>(most / kFewestRows, 1) * kFewestRows, left);
+  ops::patch_attention(ctx_, {.q = q_.rows(attended_, rows), .k = k_, .v = v_, .scale = 1 / std::sqrt(static_cast<float>(config_.head_dim())), .o = o_.rows(attended_, rows)});
+  attended_ += rows;
+}
 
-  void feed_forward(const VisionBlock& block, std::int64_t first, std::int64_t count) {
-    const ArenaScope scope(ctx_.workspace);
-    const Tensor h = normalised(block.norm1, first, count), wide = allocate(count, config_.intermediate_size);
-    ops::matmul(ctx_, {.x = h, .w = block.fc0, .y = wide});
-    ops::unary(ctx_, {.x = wide, .function = Unary::kGeluTanh, .y = wide});
-    ops::matmul(ctx_, {.x = wide, .w = block.fc1, .y = h});
-    ops::add(ctx_, {.x = h, .y = x_.rows(first, count)});
-  }
+void PictureEncoder::feed_forward() {
+  const VisionBlock& block = weights_.blocks[block_];
+  const Tensor rows = chunk_of(x_), attended = allocate(count_, config_.hidden_size);
+  ops::matmul(ctx_, {.x = o_.rows(0, count_).reshape({count_, config_.attention_size}), .w = block.wo, .y = attended});
+  ops::add(ctx_, {.x = attended, .y = rows});
+  const Tensor h = normalised(block.norm1), wide = allocate(count_, config_.intermediate_size);
+  ops::matmul(ctx_, {.x = h, .w = block.fc0, .y = wide});
+  ops::unary(ctx_, {.x = wide, .function = Unary::kGeluTanh, .y = wide});
+  ops::matmul(ctx_, {.x = wide, .w = block.fc1, .y = h});
+  ops::add(ctx_, {.x = h, .y = rows});
+}
 
-  ExecContext& ctx_;
-  const VisionConfig& config_;
-  const VisionWeights& weights_;
-  PatchGridSize grid_;
-  Tensor x_, k_, v_, turns_;
-};
+void PictureEncoder::finish() {
+  ops::rms_norm(ctx_, {.x = x_, .weight = weights_.final_layernorm, .eps = eps(), .y = x_});
+  watch("features", x_);
+}
 
-}  // namespace
+void PictureEncoder::project() {
+  const std::int64_t merged_width = config_.cell_patches() * config_.hidden_size;
+  const Tensor merged = allocate(count_, merged_width), hidden = allocate(count_, merged_width), rows = chunk_of(out_);
+  ops::patch_merge(ctx_, {.x = x_, .grid = grid_, .side = config_.merge, .first = first_, .y = merged});
+  watch("merged", merged);
+  ops::matmul(ctx_, {.x = merged, .w = weights_.projector0, .y = hidden});
+  ops::gelu_erf(ctx_, {.x = hidden, .y = hidden});
+  ops::matmul(ctx_, {.x = hidden, .w = weights_.projector2, .y = rows});
+  ops::rms_norm(ctx_, {.x = rows, .weight = weights_.post_norm, .eps = static_cast<float>(config_.projector_eps), .y = rows});
+}
 
 void encode_picture(ExecContext& ctx, const VisionTower& tower, const PatchGridSize& grid, const PatchSource& patches, const Tensor& out,
                     const VisionObserver& observer) {
-  const VisionConfig& config = tower.config();
-  PALIMPSEST_CHECK(grid.rows % config.merge == 0 && grid.columns % config.merge == 0 && grid.frames >= 1 && grid.frames <= config.max_frames,
-                   "a grid of whole tokens");
-  PALIMPSEST_CHECK(out.dtype == DType::kF32 && out.size(0) == vision_tokens(config, grid) && out.size(1) == config.text_hidden_size, "a row a token");
-  const auto watch = [&](const std::string& what, const Tensor& values) {
-    if (observer && !ctx.planning()) observer(what, values);
-  };
   const ArenaScope scope(ctx.workspace);
-  PictureEncoder encoder(ctx, tower, grid);
-  encoder.embed(patches);
-  watch("patch_embed", encoder.stream());
-  for (std::size_t i = 0; i < tower.weights().blocks.size(); ++i) {
-    encoder.run_block(tower.weights().blocks[i]);
-    watch(fmt::format("block{}", i), encoder.stream());
+  PictureEncoder encoder(ctx, tower, grid, patches, out, observer);
+  while (encoder.step()) {
   }
-  encoder.finish();
-  watch("features", encoder.stream());
-  encoder.project(out, observer);
 }
 
 std::int64_t vision_workspace_bytes(const VisionTower& tower, const PatchGridSize& grid) {
@@ -262,6 +283,19 @@ std::int64_t vision_workspace_bytes(const VisionTower& tower, const PatchGridSiz
   const Tensor out = Tensor::contiguous(reinterpret_cast<void*>(std::uintptr_t{64}), DType::kF32, {vision_tokens(tower.config(), grid), tower.config().text_hidden_size});
   encode_picture(ctx, tower, grid, {}, out);
   return ctx.workspace.peak();
+}
+
+PatchGridSize grid_of(const VisionConfig& config, std::int64_t patches) {
+  const auto whole = [&](std::int64_t n, std::int64_t by) { return (n + by * config.merge - 1) / (by * config.merge) * config.merge; };
+  const std::int64_t columns = std::min(whole(static_cast<std::int64_t>(std::ceil(std::sqrt(static_cast<double>(patches)))), 1), whole(config.side_patch_limit, 1));
+  return {1, whole(patches, columns), columns};
+}
+
+std::int64_t picture_rows_bytes(const VisionTower& tower, std::int64_t patches, std::int64_t rows) {
+  const PatchGridSize grid = grid_of(tower.config(), patches);
+  // Two pictures in part and small ones in a pass, and the pass's copy.
+  const std::int64_t held = 2 * vision_tokens(tower.config(), grid) + 2 * rows;
+  return vision_workspace_bytes(tower, grid) + held * tower.config().text_hidden_size * static_cast<std::int64_t>(sizeof(float));
 }
 
 }  // namespace palimpsest

@@ -71,12 +71,66 @@ using VisionObserver = std::function<void(const std::string& what, const Tensor&
 /// Tokens that a grid becomes: one for each merge x merge cell, whatever the frames.
 std::int64_t vision_tokens(const VisionConfig& config, const PatchGridSize& grid);
 
-/// Runs tower, merger and projector over one picture (grid.frames = 1; rows and columns multiples of merge): out F32 [vision_tokens, text hidden].
-/// Every picture is on its own: nothing depends on others, nor on threads. The workspace of the context must hold vision_workspace_bytes().
+/// Tower, merger and projector over one picture, a piece of work after the other, so that who runs it can look up in between: a piece is at most some
+/// ten billion operations a thread, a fraction of a second on a processor. How it is cut changes no bit. Every picture is on its own: nothing depends on
+/// others, nor on threads.
+class PictureEncoder {
+ public:
+  /// grid.frames = 1 or more, rows and columns multiples of merge; `out` F32 [vision_tokens, text hidden], complete after the last step. Takes the
+  /// picture's memory from the context's workspace, which must hold vision_workspace_bytes(), and be the same in every step. Tower and context outlive it.
+  PictureEncoder(ExecContext& ctx, const VisionTower& tower, const PatchGridSize& grid, PatchSource patches, const Tensor& out, VisionObserver observer = {});
+
+  /// The next piece. False when there was none left.
+  bool step();
+  /// Operations of a piece of attention, a thread: for tests.
+  void set_piece(double flops) { piece_flops_ = flops; }
+
+ private:
+  enum class Stage : std::uint8_t { kEmbed, kPositions, kKeys, kQueries, kAttend, kFeedForward, kFinish, kProject, kDone };
+
+  void embed();
+  void keys_and_values();
+  void queries();
+  void attend();
+  void feed_forward();
+  void finish();
+  void project();
+  bool next_chunk(std::int64_t rows, std::int64_t chunk);
+  void watch(const std::string& what, const Tensor& values) const;
+
+  Tensor allocate(std::int64_t rows, std::int64_t width) const;
+  float eps() const { return static_cast<float>(config_.norm_eps); }
+  Tensor chunk_of(const Tensor& t) const { return t.rows(first_, count_); }
+  Tensor normalised(const Tensor& weight) const;
+  void project_heads(const Tensor& h, const Matrix& w, const Tensor& heads, bool turned) const;
+
+  ExecContext& ctx_;
+  const VisionConfig& config_;
+  const VisionWeights& weights_;
+  PatchGridSize grid_;
+  PatchSource patches_;
+  Tensor out_;
+  VisionObserver observer_;
+  double piece_flops_;
+  Tensor x_, k_, v_, turns_;  ///< of all patches
+  Tensor q_, o_;              ///< of the chunk
+  Stage stage_ = Stage::kEmbed;
+  std::size_t block_ = 0;
+  std::int64_t first_ = 0, count_ = 0;  ///< the chunk
+  std::int64_t attended_ = 0;           ///< rows of it
+};
+
+/// All steps of a PictureEncoder, with the context's workspace as it was before.
 void encode_picture(ExecContext& ctx, const VisionTower& tower, const PatchGridSize& grid, const PatchSource& patches, const Tensor& out,
                     const VisionObserver& observer = {});
 
 /// Workspace of encode_picture, found by running it over a measuring arena. Grows with the patches: H + 2 P floats each, and a chunk's activations.
 std::int64_t vision_workspace_bytes(const VisionTower& tower, const PatchGridSize& grid);
+
+/// What runtime/picture.h's PictureRows takes at most, with pictures of at most `patches` patches and passes of at most `rows` rows.
+std::int64_t picture_rows_bytes(const VisionTower& tower, std::int64_t patches, std::int64_t rows);
+
+/// A grid of at least `patches` patches, and of hardly more: what a picture of so many takes.
+PatchGridSize grid_of(const VisionConfig& config, std::int64_t patches);
 
 }  // namespace palimpsest
