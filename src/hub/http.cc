@@ -1,6 +1,7 @@
 #include "hub/http.h"
 
 #include <curl/curl.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -56,6 +57,12 @@ bool may_pass(CURLcode code) {
 
 bool is_redirect(long status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
+
+/// Asks before it connects: a name may lead anywhere.
+curl_socket_t open_socket(void* may_connect, curlsocktype, curl_sockaddr* address) {
+  const auto& may = *static_cast<const std::function<bool(const sockaddr&)>*>(may_connect);
+  return may(address->addr) ? ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol) : CURL_SOCKET_BAD;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -133,10 +140,11 @@ struct HttpClient::Hop {
   }
 };
 
-HttpClient::HttpClient(const Settings& settings, Stop stop)
+HttpClient::HttpClient(const Settings& settings, Stop stop, HttpRestrictions restrictions)
     : settings_(settings),
       endpoint_(parse_url(settings.endpoint).value_or(Url{})),
-      stop_(std::move(stop)) {
+      stop_(std::move(stop)),
+      restrictions_(std::move(restrictions)) {
   start_library();
   curl_ = curl_easy_init();
   if (!curl_) throw make_error(ErrorCode::kIo, "libcurl gives no handle");
@@ -171,6 +179,11 @@ HttpResponse HttpClient::perform_hop(const HttpRequest& request, const std::stri
   set(CURLOPT_XFERINFOFUNCTION, &Hop::on_progress);
   set(CURLOPT_XFERINFODATA, &hop);
   set(CURLOPT_NOPROGRESS, 0L);
+  if (restrictions_.may_connect) {
+    set(CURLOPT_PROXY, "");
+    set(CURLOPT_OPENSOCKETFUNCTION, &open_socket);
+    set(CURLOPT_OPENSOCKETDATA, &restrictions_.may_connect);
+  }
   const std::string range = fmt::format("{}-", request.from);
   if (request.from > 0) set(CURLOPT_RANGE, range.c_str());
   HeaderList headers;
@@ -234,6 +247,9 @@ HttpResponse HttpClient::perform(const HttpRequest& request) {
 
     address = redirect_;
     url = checked(address);
+    if (restrictions_.may_follow && !restrictions_.may_follow(url)) {
+      throw make_error(ErrorCode::kIo, "redirects to {}, which is not followed", formats::quote(url.host));
+    }
     if (request.head && !url.same_origin(endpoint_)) return response;
     if (redirects == kRedirects) {
       throw make_error(ErrorCode::kIo, "more than {} redirections, the last to {}", kRedirects,

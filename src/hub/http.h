@@ -13,6 +13,8 @@
 #include "hub/settings.h"
 #include "hub/url.h"
 
+struct sockaddr;
+
 namespace palimpsest::hub {
 
 /// Asked often, from several threads; true ends the work with Error{kCancelled}.
@@ -52,6 +54,12 @@ struct HttpRequest {
       on_body;  ///< the bytes of a 2xx answer; others are dropped
 };
 
+/// What a client may not do, when others name the addresses.
+struct HttpRestrictions {
+  std::function<bool(const Url& to)> may_follow;              ///< a redirection; empty: wherever the class allows it
+  std::function<bool(const sockaddr& address)> may_connect;  ///< empty: anywhere. With it, no proxy is used
+};
+
 /// One connection at a time, kept for the next request. Not thread-safe: one client a thread.
 ///
 /// Redirections are followed by hand, at most kRedirects of them, because what may follow depends
@@ -61,7 +69,7 @@ class HttpClient {
  public:
   static constexpr int kRedirects = 8;
 
-  HttpClient(const Settings& settings, Stop stop);
+  HttpClient(const Settings& settings, Stop stop, HttpRestrictions restrictions = {});
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -81,6 +89,7 @@ class HttpClient {
   const Settings& settings_;
   const Url endpoint_;
   const Stop stop_;
+  const HttpRestrictions restrictions_;
   void* curl_;
   std::string redirect_;  ///< where the last answer leads; empty: nowhere
 };
