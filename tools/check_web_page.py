@@ -9,6 +9,7 @@ Exit code 77 where Chromium or Playwright is not there.
 """
 
 import argparse
+import base64
 import contextlib
 import json
 import re
@@ -24,6 +25,7 @@ except ImportError:
     print("SKIPPED: no Playwright (pip install playwright)")
     sys.exit(77)
 
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"  # a PNG of one pixel
 LONGEST = 60_000  # milliseconds that anything may take on a busy machine
 HOSTILE = """<img src=x onerror="window.hacked=1"> <script>window.hacked=1</script>
 [click](javascript:window.hacked=1) [data](data:text/html,x) ![i](http://elsewhere.invalid/i.png) <http://elsewhere.invalid/?q="onx=1>
@@ -269,18 +271,45 @@ def check_images(p):
     page.route("**/v1/chat/completions", take)
     page.goto("/")
     expect(page.locator("#attach")).to_be_visible()
-    page.set_input_files("#image", {"name": "dot.svg", "mimeType": "image/svg+xml", "buffer": b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>"})
+    page.set_input_files("#image", {"name": "dot.png", "mimeType": "image/png", "buffer": base64.b64decode(DOT)})
     expect(page.locator("#attachments img")).to_have_count(1)
+    for event, target, field in (("paste", "#input", "clipboardData"), ("drop", "#log", "dataTransfer")):
+        page.evaluate("""([event, target, field, dot]) => {
+          const data = new DataTransfer();
+          data.items.add(new File([Uint8Array.from(atob(dot), c => c.charCodeAt(0))], 'dot.png', {type: 'image/png'}));
+          const made = event === 'paste' ? new ClipboardEvent(event, {clipboardData: data, bubbles: true, cancelable: true})
+                                         : new DragEvent(event, {dataTransfer: data, bubbles: true, cancelable: true});
+          if (document.querySelector(target).dispatchEvent(made)) throw Error(event + ' was not taken');
+        }""", [event, target, field, DOT])
+    expect(page.locator("#attachments img")).to_have_count(3)
+    for left in (2, 1, 0):
+        page.locator("#attachments button").nth(0).click()
+        expect(page.locator("#attachments img")).to_have_count(left)
+    page.set_input_files("#image", [{"name": "notes.txt", "mimeType": "text/plain", "buffer": b"x"}, {"name": "dot.png", "mimeType": "image/png", "buffer": base64.b64decode(DOT)}])
+    expect(page.locator("#attachments img")).to_have_count(1)
+    expect(page.locator("#notice")).to_contain_text("PNG")
     send(page, "What is this?")
     last = answered(page)
-    parts = sent[0]["messages"][0]["content"]
-    assert parts[0] == {"type": "text", "text": "What is this?"} and parts[1]["image_url"]["url"].startswith("data:image/svg+xml;base64,"), parts
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + DOT}}
+    assert sent[0]["messages"][0]["content"] == [picture, {"type": "text", "text": "What is this?"}], sent[0]
+    expect(page.locator(".message.user img")).to_have_count(1)
     assert last.locator("strong").inner_text() == "dot"
     assert not last.locator(".reasoning > div").is_visible(), "thoughts are folded"
     last.locator(".reasoning summary").click()
     assert last.locator(".reasoning > div").inner_text() == "hm"
     last.locator(".calls summary").click()
     assert "<img src=x>" in last.locator(".calls pre").inner_text() and last.locator(".calls img").count() == 0
+    # Again and Edit keep the picture; so does leaving the page.
+    last.get_by_role("button", name="Again").click()
+    answered(page)
+    page.locator(".message.user").get_by_role("button", name="Edit").click()
+    expect(page.locator(".message.user img")).to_have_count(1)
+    page.locator(".message.user textarea").fill("")
+    page.locator(".message.user textarea").press("Enter")
+    answered(page)
+    assert [m["messages"][0]["content"] for m in sent[1:]] == [sent[0]["messages"][0]["content"], [picture]], sent
+    page.reload()
+    expect(page.locator(".message.user img")).to_have_count(1)
 
 
 def check_small(p):

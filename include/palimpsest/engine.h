@@ -25,6 +25,8 @@
 namespace palimpsest {
 
 class SequenceCache;
+struct Picture;
+class VisionTower;
 
 /// Names a request; an engine uses no number twice, and not 0.
 using RequestId = std::uint64_t;
@@ -56,6 +58,9 @@ struct EngineRequest {
   /// Makes the constraint of each choice; empty: none. Called by submit() for 0, 1, ..., choices
   /// - 1.
   std::function<std::unique_ptr<TokenConstraint>(std::int64_t choice)> constraint;
+  /// What the negative ids of the prompt name (runtime/picture.h), in any order. Their rows are computed where the prompt is not found computed, between
+  /// passes, so that others go on.
+  std::vector<std::shared_ptr<const Picture>> pictures;
 
   std::int64_t priority = 0;  ///< higher ones go first, whatever that means for lower ones
   std::uint64_t user = 0;     ///< requests of equal priority share by users first (a hash of a key)
@@ -185,6 +190,9 @@ struct EngineOptions {
   /// expected to last no longer than this: the wait between two tokens. At least one piece of 64
   /// rows rides along.
   double pass_seconds = 0.1;
+  std::shared_ptr<const VisionTower> tower;  ///< of the model; null: requests have no pictures
+  std::int64_t picture_patches = 0;          ///< of the largest picture that a request may have; memory is planned for it
+  std::int64_t picture_bytes = 256 << 20;    ///< of the pixels of all pictures in requests that have not ended
   std::int64_t suspended_bytes = 256 << 20;  ///< for states of sequences that had to step back;
                                              ///< beyond it they are computed again
 };
@@ -227,6 +235,8 @@ struct EngineMetrics {
   std::uint64_t passes = 0, failed_passes = 0;
   std::uint64_t preemptions = 0;
   std::uint64_t slow_masks = 0;  ///< of constraints, made beside the passes since they take long
+  std::uint64_t pictures = 0;  ///< read by the tower
+  double picture_seconds = 0;  ///< of the tower; within step_seconds.sum where a pass was run too
   double forward_seconds = 0;  ///< within step_seconds.sum; the rest is scheduling, sampling
                                ///< and listeners
   DurationHistogram step_seconds;
@@ -264,7 +274,8 @@ class Engine {
 
   /// Hands over a request; returns at once. Events may come before it returns. Throws, and then no
   /// event comes: Error{kInvalidRequest} for a prompt that is empty, does not fit into the context
-  /// (both numbers) or has ids outside of the vocabulary, Error{kUsage} for parameters out of range
+  /// (both numbers) or has ids outside of the vocabulary or of pictures that are not there, and
+  /// for pictures that are too large, Error{kUsage} for parameters out of range
   /// (as Sampler; choices, logprobs, borders), OverloadedError, UnavailableError after stop()
   /// began, and what `constraint` throws.
   RequestId submit(EngineRequest request, EventHandler on_event);

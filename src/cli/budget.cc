@@ -55,6 +55,7 @@ bool runs_a_model(Command command) {
 
 /// For threads, connections and requests of serve, beside the model.
 constexpr std::int64_t kServerBytes = 32 * kMiB;
+constexpr std::int64_t kDecodedPicture = 256 * kMiB;  ///< at most, one at a time
 
 /// Context, snapshots and room for sequences that step back, from what --budget leaves.
 void keep_server_to_budget(Options& options) {
@@ -64,6 +65,7 @@ void keep_server_to_budget(Options& options) {
                       .sequences = options.parallel,
                       .limit = parse_size("--budget", *options.budget),
                       .process = outlined.process + kServerBytes};
+  if (request.session.picture_patches > 0) request.process += kDecodedPicture;
   options.suspended_bytes = 0;
   // What an engine takes beyond as many sessions: longer passes.
   Options least = options;

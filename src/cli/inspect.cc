@@ -40,7 +40,7 @@ Facts read_facts(const Options& options) {
   facts.by_type = opened.source->stored_types();
   facts.state = state_spec(facts.config);
   facts.kv_cache_per_token = kv_cache_bytes_per_token(facts.config);
-  facts.pictures = picture_facts(options.model);
+  facts.pictures = picture_facts(options);
   return facts;
 }
 

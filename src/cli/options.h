@@ -55,6 +55,8 @@ struct Options {
        compare = false;
 
   std::vector<std::string> images;  ///< files
+  std::optional<std::int64_t> image_tokens;  ///< 0: the model reads no pictures
+  std::optional<std::string> image_urls;     ///< hosts
 };
 
 }  // namespace palimpsest::cli

@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
-
 #include "base/error.h"
+#include "cli/setup.h"
 #include "model/vision/vision_tower.h"
 #include "report/numbers.h"
 
@@ -14,13 +12,13 @@ namespace {
 
 PictureFacts facts_of(const VisionConfig& config) {
   const auto tower = VisionTower::outline(config);
-  const auto side = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::sqrt(static_cast<double>(config.patch_limit))) / config.merge) * config.merge;
-  const PatchGridSize grid{1, side, side};
+  const PatchGridSize grid = grid_of(config, config.most_patches());
   PictureFacts facts;
   facts.tensors = tower->tensors();
   facts.parameters = tower->parameters();
   facts.weights = tower->file_bytes();
-  facts.patches = grid.patches();
+  facts.limit = config.patch_limit / config.cell_patches();
+  facts.patches = config.most_patches();
   facts.tokens = vision_tokens(config, grid);
   facts.workspace = vision_workspace_bytes(*tower, grid);
   facts.rows = facts.tokens * config.text_hidden_size * static_cast<std::int64_t>(sizeof(float));
@@ -29,10 +27,10 @@ PictureFacts facts_of(const VisionConfig& config) {
 
 }  // namespace
 
-std::optional<PictureFacts> picture_facts(const std::filesystem::path& model) {
+std::optional<PictureFacts> picture_facts(const Options& options) {
   // A text model runs whatever its checkpoint says about eyes.
   try {
-    const auto config = load_vision_config(model);
+    const auto config = vision_config(options);
     if (!config) return std::nullopt;
     return facts_of(*config);
   } catch (const Error& error) {
@@ -46,16 +44,16 @@ std::string to_text(const PictureFacts& facts) {
   return fmt::format(
       "\npictures\n"
       "  vision tower     {} tensors, {} parameters, {} as published\n"
-      "  largest picture  {} patches become {} tokens; reading it takes {} of scratch memory and {} for its rows,\n"
-      "                   only while it is read and not part of the totals above\n",
-      format_grouped(facts.tensors), report::format_count(facts.parameters), format_bytes(facts.weights), format_grouped(facts.patches),
-      format_grouped(facts.tokens), format_bytes(facts.workspace), format_bytes(facts.rows));
+      "  largest picture  {} tokens, with padding at most {} ({} patches); reading one takes {} of scratch memory,\n"
+      "                   only while it is read, and {} for its rows until the text model has read them\n",
+      format_grouped(facts.tensors), report::format_count(facts.parameters), format_bytes(facts.weights), format_grouped(facts.limit), format_grouped(facts.tokens),
+      format_grouped(facts.patches), format_bytes(facts.workspace), format_bytes(facts.rows));
 }
 
 nlohmann::ordered_json to_json(const PictureFacts& facts) {
   if (!facts.refused.empty()) return {{"refused", facts.refused}};
   return {{"tensors", facts.tensors}, {"parameters", facts.parameters}, {"weights_bytes", facts.weights},
-          {"largest", {{"patches", facts.patches}, {"tokens", facts.tokens}, {"workspace_bytes", facts.workspace}, {"rows_bytes", facts.rows}}}};
+          {"largest", {{"limit_tokens", facts.limit}, {"patches", facts.patches}, {"tokens", facts.tokens}, {"workspace_bytes", facts.workspace}, {"rows_bytes", facts.rows}}}};
 }
 
 }  // namespace palimpsest::cli

@@ -84,7 +84,7 @@ int plan(const Options& options) {
     file.write(picture.data(), picture.size());
     file.commit();
   }
-  const std::optional<PictureFacts> pictures = picture_facts(outlined.model->path());
+  const std::optional<PictureFacts> pictures = picture_facts(options);
   if (options.json) {
     auto json = to_json(report);
     if (pictures) json["pictures"] = to_json(*pictures);

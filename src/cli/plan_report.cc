@@ -75,12 +75,13 @@ std::string memory_text(const PlanReport& r) {
                   plan.snapshots.bytes_at_end == plan.snapshots.bytes
                       ? ""
                       : ", one of them " + format_bytes(plan.snapshots.bytes_at_end)));
+  row("pictures", m.pictures, "the vision tower, a picture while it is read, and rows of pictures");
   row("the program itself", plan.process);
   table.add_row({"total", format_bytes(plan.total()),
                  fmt::format("{} {}", format_bytes(plan.limit),
                              r.has_budget ? "is the budget" : "are available")});
   std::string text = "\nmemory\n" + table.to_string(2);
-  if (!r.model->unused_tensors().empty()) {
+  if (!r.model->unused_tensors().empty() && m.pictures == 0) {
     text += fmt::format(
         "  not counted: {} tensors of the vision tower{}, which the text model does not use\n",
         r.model->unused_tensors().size(),
@@ -235,6 +236,7 @@ nlohmann::ordered_json to_json(const PlanReport& r) {
         {"logits", m.logits},
         {"workspace", m.workspace},
         {"snapshots", m.cache},
+        {"pictures", m.pictures},
         {"process", plan.process},
         {"total", plan.total()}}},
       {"limit", {{"bytes", plan.limit}, {"is_budget", r.has_budget}}},

@@ -185,26 +185,31 @@ std::vector<std::byte> file_bytes(const std::string& path) {
 }
 
 /// What the model's pictures are made with. Throws Error{kUnsupported} where it has none.
-VisionConfig vision_config(const Writing& writing) {
-  const auto config = load_vision_config(writing.model->path());
-  if (!config) throw make_error(ErrorCode::kUnsupported, "{}: the model reads no pictures", writing.options.model);
+VisionConfig required_vision(const Options& options) {
+  const auto config = vision_config(options);
+  if (!config) throw make_error(ErrorCode::kUnsupported, "{}: the model reads no pictures", options.model);
   return *config;
 }
 
 /// The ids of --ids with the pictures of --image in their places, which the session then knows.
 std::vector<std::int32_t> ids_with_pictures(Writing& writing, std::vector<std::int32_t> ids) {
   if (writing.options.images.empty()) return ids;
-  const VisionConfig config = vision_config(writing);
+  const VisionConfig config = required_vision(writing.options);
   Pictures pictures;
   for (const std::string& path : writing.options.images) pictures.push_back(value_or_throw(read_picture(file_bytes(path), config), path));
   writing.session.add_pictures(pictures);
   return value_or_throw(expand_pictures(ids, static_cast<std::int32_t>(config.placeholder_id), pictures), "--ids");
 }
 
-/// Reads pictures of the chat; null where neither the chat so far nor a flag has one.
+/// Reads pictures of the chat. Null where the model reads none, and the chat has none so far.
 std::shared_ptr<ChatPictures> chat_pictures(const Writing& writing) {
-  if (writing.options.images.empty() && writing.keeper.note().text.find("image_url") == std::string::npos) return nullptr;
-  return ChatPictures::create(vision_config(writing), writing.text_tokenizer());
+  const bool has = !writing.options.images.empty() || writing.keeper.note().text.find("image_url") != std::string::npos;
+  try {
+    return ChatPictures::create(required_vision(writing.options), writing.text_tokenizer());
+  } catch (const Error&) {
+    if (has) throw;
+    return nullptr;
+  }
 }
 
 class Chat {
@@ -216,10 +221,7 @@ class Chat {
         pictures_(chat_pictures(writing)),
         chat_(writing.session, writing.sampler, writing.text_tokenizer(), format_,
               start(writing, *format_), writing.keeper.note().pending, pictures_) {
-    for (const std::string& path : writing.options.images) {
-      images_.push_back({ContentPart::Kind::kImage, data_url(file_bytes(path))});
-      value_or_throw(pictures_->picture(images_.back().text), path);
-    }
+    for (const std::string& path : writing.options.images) attach(path);
   }
 
   int say(const std::string& text, bool end_line) {
@@ -265,12 +267,13 @@ class Chat {
       if (person) std::fputs("> ", stderr);
       if (!std::getline(std::cin, line)) break;
       if (line.empty()) continue;
+      const bool is_image = line.starts_with("/image ");
       try {
-        const int code = say(line, true);
+        const int code = is_image ? attach_line(line) : say(line, true);
         if (code != 0 && !person) return code;
       } catch (const Error& error) {
-        // A person may shorten the message; a script should notice.
-        if (!person || error.code() != ErrorCode::kInvalidRequest) throw;
+        // A person may shorten the message, or name another file; a script should notice.
+        if (!person || (error.code() != ErrorCode::kInvalidRequest && !is_image)) throw;
         std::fprintf(stderr, "%s\n", error.what());
       }
     }
@@ -279,6 +282,26 @@ class Chat {
   }
 
  private:
+  /// Puts a picture in front of the next message.
+  void attach(const std::string& path) {
+    const Options& options = writing_.options;
+    if (!pictures_) pictures_ = ChatPictures::create(required_vision(options), writing_.text_tokenizer());  // says why it was not there
+    if (options.budget && options.images.empty() && !options.image_tokens)
+      throw make_error(ErrorCode::kUsage, "--budget was planned without pictures; --image-tokens N leaves room for them");
+    ContentPart part{ContentPart::Kind::kImage, data_url(file_bytes(path))};
+    value_or_throw(pictures_->picture(part.text), path);
+    images_.push_back(std::move(part));
+  }
+
+  /// "/image FILE"
+  int attach_line(const std::string& line) {
+    std::string path = line.substr(line.find(' '));
+    path.erase(0, path.find_first_not_of(' '));
+    path.erase(path.find_last_not_of(" \r") + 1);
+    attach(path);
+    return 0;
+  }
+
   /// What was said before, if anything; flags change it.
   static Conversation start(Writing& writing, const ChatFormat& format) {
     const std::string& before = writing.keeper.note().text;

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,8 +12,10 @@
 #include "cli/commands.h"
 #include "cli/io.h"
 #include "cli/setup.h"
+#include "hub/listed_fetch.h"
 #include "palimpsest/engine.h"
 #include "report/numbers.h"
+#include "runtime/picture.h"
 #include "server/http.h"
 #include "server/service.h"
 
@@ -64,6 +67,32 @@ server::ServiceOptions service_options(const Options& options, const Tokenizer& 
   return service;
 }
 
+/// The model's eyes; null where it has none, or none that can be used.
+std::shared_ptr<const VisionTower> load_tower(const Options& options, const Model& model, const Tokenizer& tokenizer) {
+  try {
+    if (!vision_config(options)) return nullptr;
+    const auto tower = VisionTower::load(options.model);
+    if (!tower) return nullptr;
+    check_tower(*tower, model.config());
+    ChatPictures::create(tower->config(), tokenizer);
+    return tower;
+  } catch (const Error& error) {
+    log::warning("no pictures: {}", error.text());
+    return nullptr;
+  }
+}
+
+/// Where pictures of requests may be fetched from; empty: nowhere.
+std::function<Result<std::vector<std::byte>>(const std::string&)> picture_fetch(const Options& options) {
+  if (!options.image_urls) return {};
+  try {
+    const auto fetch = std::make_shared<hub::ListedFetch>(*options.image_urls);
+    return [fetch](const std::string& url) { return fetch->get(url); };
+  } catch (Error& error) {
+    throw error.add_context("--image-urls");
+  }
+}
+
 }  // namespace
 
 int serve(const Options& options) {
@@ -75,13 +104,19 @@ int serve(const Options& options) {
                      "--allow-remote-without-key if anybody there may use the model",
                      options.host);
   }
+  const auto fetch = picture_fetch(options);
   const auto model = load_model(options);
   const Tokenizer tokenizer =
       require_tokenizer(options.model, model->config().vocab_size, ", and serve works with text");
   server::ServiceOptions service_setup = service_options(options, tokenizer);
   service_setup.keys = keys;
 
-  Engine engine(model, engine_options(options));
+  EngineOptions engine_setup = engine_options(options);
+  engine_setup.tower = load_tower(options, *model, tokenizer);
+  if (engine_setup.tower) service_setup.vision = vision_config(options);
+  else engine_setup.picture_patches = 0;
+  service_setup.fetch = fetch;
+  Engine engine(model, engine_setup);
   std::atomic<const server::HttpServer*> listening = nullptr;  // requests may come before it is set
   service_setup.http_counts = [&listening] {
     const server::HttpServer* there = listening;
@@ -91,6 +126,7 @@ int serve(const Options& options) {
   server::HttpOptions http_options;
   http_options.host = options.host;
   http_options.port = static_cast<std::uint16_t>(options.port);
+  if (fetch) http_options.workers += hub::ListedFetch::Options().at_once;  // who fetches keeps nobody waiting
   http_options.log = [](std::string_view line) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   };

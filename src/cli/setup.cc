@@ -25,6 +25,18 @@ formats::GenerationConfig generation_config(const std::string& path) {
                                 : formats::load_generation_config(model_folder(path));
 }
 
+/// Of the largest picture that memory is planned for: where one may well come.
+std::int64_t planned_patches(const Options& options) {
+  const bool runs = options.command == Command::kRun && (!options.images.empty() || options.image_tokens);
+  if (!runs && options.command != Command::kServe && options.command != Command::kPlan) return 0;
+  try {
+    const auto config = vision_config(options);
+    return config ? config->most_patches() : 0;
+  } catch (const Error&) {  // a text model runs whatever its checkpoint says about eyes
+    return 0;
+  }
+}
+
 }  // namespace
 
 std::filesystem::path model_folder(const std::string& path) {
@@ -57,6 +69,13 @@ std::shared_ptr<const Model> load_model(const Options& options) {
   return model;
 }
 
+std::optional<VisionConfig> vision_config(const Options& options) {
+  if (options.image_tokens == 0) return std::nullopt;
+  auto config = load_vision_config(options.model);
+  if (config && options.image_tokens) config->patch_limit = std::min(config->patch_limit, *options.image_tokens * config->cell_patches());
+  return config;
+}
+
 SessionOptions session_options(const Options& options) {
   SessionOptions session;
   session.threads = static_cast<int>(options.threads);
@@ -76,6 +95,7 @@ SessionOptions session_options(const Options& options) {
   }
   session.saved_snapshot_bytes =
       parse_size("--session-snapshots", options.session_snapshots, 1 << 20, true);
+  session.picture_patches = planned_patches(options);
   return session;
 }
 
@@ -93,6 +113,7 @@ EngineOptions engine_options(const Options& options) {
   engine.suspended_bytes = options.suspended_bytes;
   engine.cache_disk = session.cache_disk;
   engine.cache_disk_bytes = session.cache_disk_bytes;
+  engine.picture_patches = session.picture_patches;
   return engine;
 }
 

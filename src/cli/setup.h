@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/options.h"
+#include "model/vision/vision_config.h"
 #include "palimpsest/engine.h"
 #include "palimpsest/model.h"
 #include "palimpsest/sampler.h"
@@ -24,6 +25,10 @@ std::filesystem::path model_folder(const std::string& path);
 
 /// Loads with a progress bar on a terminal; tells about unused tensors with --verbose.
 std::shared_ptr<const Model> load_model(const Options& options);
+
+/// How pictures are made ready; nothing for a model whose config.json describes no eyes, and with --image-tokens 0. Throws Error for eyes that cannot be
+/// used.
+std::optional<VisionConfig> vision_config(const Options& options);
 
 SessionOptions session_options(const Options& options);
 EngineOptions engine_options(const Options& options);  ///< of serve

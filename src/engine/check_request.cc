@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "engine/engine_core.h"
+#include "runtime/picture.h"
 
 namespace palimpsest {
 namespace {
@@ -14,13 +15,35 @@ void require_range(const char* name, std::int64_t value, std::int64_t least, std
 }
 
 void check_ids(const char* name, std::span<const std::int32_t> ids, std::int64_t vocab_size,
-               ErrorCode code) {
+               ErrorCode code, bool pictures = false) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= vocab_size) {
+    if ((ids[i] < 0 && !pictures) || ids[i] >= vocab_size) {
       throw make_error(code, "{} {} at position {} is outside the vocabulary of {}", name, ids[i],
                        i, vocab_size);
     }
   }
+}
+
+void check_pictures(const EngineRequest& request, const EngineOptions& options) {
+  if (request.pictures.empty()) return;
+  if (!options.tower) throw make_error(ErrorCode::kUnsupported, "the model reads no pictures");
+  if (request.prompt_logprobs >= 0)
+    throw make_error(ErrorCode::kUsage, "tokens of pictures have no log-probabilities");
+  for (const auto& picture : request.pictures) {
+    if (const std::int64_t patches = picture->grid().patches(); patches > options.picture_patches) {
+      throw make_error(ErrorCode::kInvalidRequest,
+                       "a picture has {} patches, but at most {} are taken", patches,
+                       options.picture_patches);
+    }
+  }
+  if (const std::int64_t bytes = picture_bytes(request.pictures); bytes > options.picture_bytes) {
+    throw make_error(ErrorCode::kInvalidRequest,
+                     "the pictures have {} bytes of pixels, but at most {} are taken", bytes,
+                     options.picture_bytes);
+  }
+  PictureIndex index;
+  index.add(request.pictures);
+  if (const auto known = index.check(request.prompt); !known) throw known.error();
 }
 
 }  // namespace
@@ -37,7 +60,9 @@ void check_request(const EngineRequest& request, std::int64_t vocab_size, std::i
     throw make_error(ErrorCode::kInvalidRequest, "the prompt has {} tokens, but the queue holds {}",
                      prompt, options.queue_tokens);
   }
-  check_ids("token id", request.prompt, vocab_size, ErrorCode::kInvalidRequest);
+  check_ids("token id", request.prompt, vocab_size, ErrorCode::kInvalidRequest,
+            !request.pictures.empty());
+  check_pictures(request, options);
   check_ids("stop id", request.stop_ids, vocab_size, ErrorCode::kUsage);
   validate(request.sampling, vocab_size);
   for (std::size_t i = 0; i < request.borders.size(); ++i) {

@@ -1,6 +1,7 @@
 #include "palimpsest/engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <future>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include "model/forward.h"
 #include "model/state_spec.h"
 #include "plan/memory_plan.h"
+#include "runtime/picture.h"
 
 namespace palimpsest {
 namespace {
@@ -26,7 +28,8 @@ SessionOptions session_options(const EngineOptions& options) {
           .cache_bytes = options.cache_bytes,
           .exact_reuse = options.exact,
           .cache_disk = options.cache_disk,
-          .cache_disk_bytes = options.cache_disk_bytes};
+          .cache_disk_bytes = options.cache_disk_bytes,
+          .picture_patches = options.picture_patches};
 }
 
 void require_range(const char* name, std::int64_t value, std::int64_t least, std::int64_t most) {
@@ -44,6 +47,9 @@ struct Setup {
     require_range("queue_requests", options.queue_requests, 1, 1 << 20);
     require_range("most_choices", options.most_choices, 1, 1 << 12);
     require_range("most_logprobs", options.most_logprobs, 0, 1 << 10);
+    if (options.tower && (options.picture_patches < 1 || options.picture_bytes < 1)) {
+      throw make_error(ErrorCode::kUsage, "picture_patches and picture_bytes are {} and {}, but must be 1 or more where there is a tower", options.picture_patches, options.picture_bytes);
+    }
     if (options.queue_tokens < 1 || options.suspended_bytes < 0 || options.list_tokens < 0 ||
         !(options.pass_seconds > 0)) {
       throw make_error(ErrorCode::kUsage,
@@ -78,6 +84,7 @@ struct Setup {
     const StateSpec spec = state_spec(config, options.cache_type, options.page_type);
     plan.lists = StatePool::bytes(spec, bare) - plan.pages - plan.logits;
     plan.cache += options.suspended_bytes;
+    if (plan.pictures > 0) plan.pictures += options.picture_bytes;
   }
 
   EngineOptions options;
@@ -123,7 +130,7 @@ struct Engine::Impl {
       : model(std::move(model_in)),
         setup(checked_setup(*model, options)),
         runner(make_model_runner(model, setup.options.threads, setup.plan.workspace,
-                                 setup.options.activations)),
+                                 setup.options.activations, setup.options.tower)),
         states(state_spec(model->config(), setup.options.cache_type, setup.options.page_type), setup.pool, model->device()),
         cache(states, {.exact = setup.options.exact,
                        .disk = setup.options.cache_disk,
@@ -234,7 +241,8 @@ struct Engine::Impl {
                  .request = std::move(request),
                  .on_event = std::move(on_event),
                  .constraints = {},
-                 .submitted = EngineClock::now()};
+                 .submitted = EngineClock::now(),
+                 .counted = nullptr};
     for (std::int64_t c = 0; s.request.constraint && c < s.request.choices; ++c)
       s.constraints.push_back(s.request.constraint(c));
     const auto tokens = static_cast<std::int64_t>(s.request.prompt.size());
@@ -248,6 +256,15 @@ struct Engine::Impl {
           fmt::format("the queue is full: {} requests with {} tokens wait, at most {} with {} may",
                       requests, held, setup.options.queue_requests, setup.options.queue_tokens),
           retry_after);
+    }
+    if (const std::int64_t pixels = picture_bytes(s.request.pictures); pixels > 0) {
+      if (*pictures_held + pixels > setup.options.picture_bytes) {
+        ++refused;
+        throw OverloadedError(fmt::format("the pictures of requests hold {} bytes, these {} more, at most {} may be held",
+                                          pictures_held->load(), pixels, setup.options.picture_bytes), retry_after);
+      }
+      *pictures_held += pixels;
+      s.counted = std::shared_ptr<void>(nullptr, [held = pictures_held, pixels](void*) { *held -= pixels; });
     }
     s.id = ++last_id;
     ++inbox_requests;
@@ -307,6 +324,7 @@ struct Engine::Impl {
 
   mutable std::mutex mutex;  ///< of everything below
   std::condition_variable wake;
+  const std::shared_ptr<std::atomic<std::int64_t>> pictures_held = std::make_shared<std::atomic<std::int64_t>>(0);  ///< bytes of pixels
   std::vector<Submission> inbox;
   std::vector<RequestId> cancelled;
   std::vector<Call*> calls;

@@ -46,6 +46,7 @@ EngineCore::~EngineCore() = default;
 // -- requests ---------------------------------------------------------------------------------
 
 void EngineCore::submit(Submission submission) {
+  if (!submission.request.pictures.empty()) runner_.pictures()->known().add(submission.request.pictures);
   requests_.push_back(std::make_unique<Request>(std::move(submission)));
   enqueue(requests_.back()->choices.front());
 }
@@ -146,6 +147,7 @@ void EngineCore::end_choice(Choice& choice, FinishReason reason, std::string tex
   last_end_ = now;
   tell(request, FinishedEvent{request.usage});
   watch_.ended(request.submission.id);
+  if (!request.asked().pictures.empty()) runner_.pictures()->known().remove(request.asked().pictures);
 }
 
 void EngineCore::end_request(Request& request, FinishReason reason, std::string_view text,
@@ -161,7 +163,12 @@ void EngineCore::forget_ended() {
   std::erase_if(requests_, [](const auto& request) {
     return request->ended == static_cast<std::int64_t>(request->choices.size());
   });
-  if (requests_.empty()) last_end_.reset();  // a pause says nothing about how fast requests end
+  if (!requests_.empty()) return;
+  last_end_.reset();  // a pause says nothing about how fast requests end
+  if (runner_.pictures()) {  // nor does anybody need rows of pictures
+    runner_.pictures()->begin_round();
+    (void)runner_.work_on_pictures();
+  }
 }
 
 // -- where sequences are ----------------------------------------------------------------------

@@ -24,6 +24,7 @@ struct Submission {
   EventHandler on_event;
   std::vector<std::unique_ptr<TokenConstraint>> constraints;  ///< one a choice, or none
   EngineClock::time_point submitted;
+  std::shared_ptr<void> counted = nullptr;  ///< lives as long as the request
 };
 
 /// Throws what Engine::submit throws for a request by itself.
@@ -78,6 +79,8 @@ class EngineCore {
     std::vector<std::int32_t> tokens, slots, logit_rows;
     std::vector<std::int64_t> cu_seqlens{0};
     std::vector<std::int64_t> first_logit;  ///< of each choice, in logit_rows
+    std::vector<std::int32_t> overlay_rows;  ///< rows of pictures
+    std::vector<float> overlay;
     std::int64_t prompt_rows = 0;
     bool hidden = false;
   };
@@ -95,6 +98,10 @@ class EngineCore {
   void fork_prompt(Choice& first);
   Lane lane(const Choice& choice) const;
   std::vector<Lane> lanes(const std::vector<Choice*>& choices) const;
+
+  // pictures
+  RequestId want_pictures();
+  void work_on_pictures(RequestId who);
 
   // a pass
   bool assemble(Pass& pass);

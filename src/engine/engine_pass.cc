@@ -7,6 +7,7 @@
 #include "engine/limits.h"
 #include "engine/logprobs.h"
 #include "engine/request.h"
+#include "runtime/picture.h"
 
 // What EngineCore does in a pass: rows, the model, tokens.
 
@@ -29,9 +30,11 @@ bool EngineCore::step() {
   begin_waiting();
   draw_ready();  // of prompts that were known to the end
   forget_ended();
+  const RequestId looks = want_pictures();
   Pass pass;
   const bool computed = assemble(pass) && run(pass);
   if (computed) draw_ready();
+  work_on_pictures(looks);
   forget_ended();
   const auto unmade = [](const Choice* c) { return c->mask && !c->mask->made; };
   waits_for_masks_ = !computed && !running_.empty() &&
@@ -39,6 +42,55 @@ bool EngineCore::step() {
   update_gauges();
   if (computed) metrics_.step_seconds.add(seconds_between(start, now_()));
   return !idle();
+}
+
+// -- pictures ---------------------------------------------------------------------------------
+
+/// Each prompt says which pictures the longest pass over it would touch: first those that go alone
+/// (assemble()), then the highest priority and who runs longest. The request that the tower works
+/// for, if any.
+RequestId EngineCore::want_pictures() {
+  PictureRows* pictures = runner_.pictures();
+  if (!pictures) return 0;
+  pictures->begin_round();
+  std::vector<Choice*> readers;
+  for (Choice* choice : running_) {
+    choice->sees = true;
+    const bool reads = cache_.length(choice->slot) < choice->request.prompt();
+    if (reads && !choice->request.asked().pictures.empty()) readers.push_back(choice);
+  }
+  const auto key = [&](const Choice* c) {
+    const bool alone = c->suspect(cache_.length(c->slot));
+    return std::pair(!alone, alone ? 0 : -c->request.asked().priority);
+  };
+  std::stable_sort(readers.begin(), readers.end(), [&](const Choice* a, const Choice* b) { return key(a) < key(b); });
+  for (Choice* choice : readers) {
+    const std::int64_t begin = cache_.length(choice->slot),
+                       most = begin + options_.ubatch + kFewestRows - 1;
+    choice->sees = pictures->want(cache_.tokens(choice->slot), begin,
+                                  std::min(choice->request.prompt(), most));
+  }
+  return readers.empty() ? 0 : readers.front()->request.submission.id;
+}
+
+/// The tower works as long as a pass may last; then others have a turn.
+void EngineCore::work_on_pictures(RequestId who) {
+  PictureRows* pictures = runner_.pictures();
+  if (!pictures) return;
+  const auto start = now_();
+  try {
+    while (runner_.work_on_pictures() && seconds_between(start, now_()) < options_.pass_seconds) {
+    }
+  } catch (const std::exception& error) {
+    log::warning("a picture was not read: {}", error.what());
+    for (const auto& request : requests_) {
+      if (request->submission.id == who)
+        end_request(*request, FinishReason::kError,
+                    fmt::format("a picture was not read: {}", error.what()));
+    }
+  }
+  metrics_.picture_seconds += seconds_between(start, now_());
+  metrics_.pictures = static_cast<std::uint64_t>(pictures->made());
 }
 
 // -- rows -------------------------------------------------------------------------------------
@@ -50,7 +102,7 @@ bool EngineCore::assemble(Pass& pass) {
     // Who was in a pass that failed goes alone until it is past that place, so that only the one
     // that makes it fail can fail.
     const auto suspect = std::find_if(running_.begin(), running_.end(), [&](const Choice* c) {
-      return c->failures > 0 && cache_.length(c->slot) <= c->failed_at;
+      return c->suspect(cache_.length(c->slot));
     });
     const std::vector<Choice*> candidates =
         suspect == running_.end() ? running_ : std::vector<Choice*>{*suspect};
@@ -78,6 +130,10 @@ void EngineCore::add(Pass& pass, Choice& choice, std::span<const std::int32_t> i
   const auto begin = static_cast<std::int32_t>(pass.tokens.size());
   pass.tokens.insert(pass.tokens.end(), ids.begin(), ids.end());
   const auto end = static_cast<std::int32_t>(pass.tokens.size());
+  if (!choice.request.asked().pictures.empty()) {
+    runner_.pictures()->fill(cache_.tokens(choice.slot), cache_.length(choice.slot), end - begin, begin,
+                             pass.tokens, pass.overlay_rows, pass.overlay);
+  }
   for (std::int32_t row = every_row ? begin : end - 1; row < end; ++row)
     pass.logit_rows.push_back(row);
   pass.cu_seqlens.push_back(end);
@@ -101,7 +157,7 @@ void EngineCore::add_answers(Pass& pass, const std::vector<Choice*>& candidates)
 void EngineCore::add_prompts(Pass& pass, const std::vector<Choice*>& candidates) {
   std::vector<Choice*> readers;
   for (Choice* choice : candidates) {
-    if (cache_.length(choice->slot) < choice->request.prompt()) readers.push_back(choice);
+    if (cache_.length(choice->slot) < choice->request.prompt() && choice->sees) readers.push_back(choice);
   }
   if (readers.empty()) return;
   const auto answers = static_cast<std::int64_t>(pass.choices.size());
@@ -138,7 +194,9 @@ bool EngineCore::run(Pass& pass) {
                         .cu_seqlens = pass.cu_seqlens,
                         .slots = pass.slots,
                         .logit_rows = pass.logit_rows,
-                        .fixed_forms = options_.exact},
+                        .fixed_forms = options_.exact,
+                        .overlay_rows = pass.overlay_rows,
+                        .overlay = pass.overlay.data()},
                        cache_.pool(), pass.hidden);
   } catch (const std::exception& error) {
     watch_.drop_pass();

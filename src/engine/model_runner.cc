@@ -66,10 +66,14 @@ class Both final : public Observer {
 class ModelRunner final : public PassRunner {
  public:
   ModelRunner(std::shared_ptr<const Model> model, int threads, std::int64_t workspace_bytes,
-              Activations activations)
+              Activations activations, std::shared_ptr<const VisionTower> tower)
       : model_(std::move(model)), context_(threads, model_->device()), keeper_(context_, *model_) {
     context_.workspace.reserve(workspace_bytes);
     context_.activations = context_.on_device() ? Activations::kF32 : activations;
+    if (!tower) return;
+    check_tower(*tower, model_->config());
+    pictures_.emplace(std::move(tower));
+    if (context_.on_device()) host_ = std::make_unique<ExecContext>(threads);
   }
   std::int64_t vocab_size() const override { return model_->config().vocab_size; }
   Rows run(const Batch& batch, StatePool& states, bool with_hidden) override {
@@ -83,6 +87,8 @@ class ModelRunner final : public PassRunner {
   }
   void observe(Observer* observer) override { watcher_ = observer; }
   base::ThreadPool& threads() override { return context_.pool; }
+  PictureRows* pictures() override { return pictures_ ? &*pictures_ : nullptr; }
+  bool work_on_pictures() override { return pictures_->work(host_ ? *host_ : context_); }
 
  private:
   std::shared_ptr<const Model> model_;
@@ -90,14 +96,18 @@ class ModelRunner final : public PassRunner {
   HiddenKeeper keeper_;
   Observer* watcher_ = nullptr;
   Both both_;
+  std::optional<PictureRows> pictures_;
+  std::unique_ptr<ExecContext> host_;  ///< where the vision tower computes, when the text model is on a device
 };
 
 }  // namespace
 
 std::unique_ptr<PassRunner> make_model_runner(std::shared_ptr<const Model> model, int threads,
                                               std::int64_t workspace_bytes,
-                                              Activations activations) {
-  return std::make_unique<ModelRunner>(std::move(model), threads, workspace_bytes, activations);
+                                              Activations activations,
+                                              std::shared_ptr<const VisionTower> tower) {
+  return std::make_unique<ModelRunner>(std::move(model), threads, workspace_bytes, activations,
+                                       std::move(tower));
 }
 
 }  // namespace palimpsest

@@ -5,6 +5,7 @@
 #include "model/batch.h"
 #include "model/observer.h"
 #include "palimpsest/model.h"
+#include "runtime/picture.h"
 #include "state/state_pool.h"
 #include "tensor/exec_context.h"
 
@@ -27,11 +28,16 @@ class PassRunner {
   virtual void observe(Observer* observer) { (void)observer; }
   /// For work between passes.
   virtual base::ThreadPool& threads() = 0;
+  /// The rows of pictures; null: the model reads none.
+  virtual PictureRows* pictures() { return nullptr; }
+  /// PictureRows::work.
+  virtual bool work_on_pictures() { return false; }
 };
 
 /// Runs forward() with a workspace of so many bytes.
 std::unique_ptr<PassRunner> make_model_runner(std::shared_ptr<const Model> model, int threads,
                                               std::int64_t workspace_bytes,
-                                              Activations activations);
+                                              Activations activations,
+                                              std::shared_ptr<const VisionTower> tower = nullptr);
 
 }  // namespace palimpsest

@@ -49,8 +49,11 @@ struct EngineCore::Choice {
   int failures = 0;          ///< passes that failed with it, since it last got further
   std::int64_t failed_at = -1;
   std::optional<EngineClock::time_point> last_token;
+  bool sees = true;  ///< the pictures of its next rows are there
 
   bool running() const { return state == State::kRunning; }
+  /// Was in a pass that failed, and is not past that place.
+  bool suspect(std::int64_t length) const { return failures > 0 && length <= failed_at; }
   bool ended() const { return state == State::kEnded; }
 };
 

@@ -1,9 +1,11 @@
 #include "server/backend.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "server/api_error.h"
 #include "server/constraint_fields.h"
+#include "server/picture_fields.h"
 
 namespace palimpsest::server {
 namespace {
@@ -81,7 +83,10 @@ PreparedChat prepare_chat(const Backend& backend, const Request& request, const 
   EngineRequest& engine = chat.fields.engine;
   constrain(read_constraints(body, true), backend.constraints, &backend.format(),
             &chat.conversation, request.may_take_long, engine);
-  engine.prompt = encode(backend.tokenizer, backend.format().render(chat.conversation));
+  engine.pictures = read_pictures(backend, body, chat.conversation);
+  engine.prompt = encode_chat(backend.tokenizer, backend.format().render(chat.conversation), engine.pictures);
+  std::sort(engine.pictures.begin(), engine.pictures.end());
+  engine.pictures.erase(std::unique(engine.pictures.begin(), engine.pictures.end()), engine.pictures.end());
   engine.borders = message_borders(backend.tokenizer, engine.prompt);
   engine.stop_ids = backend.tokenizer.stop_ids();
   if (chat.conversation.options.tool_choice == ToolChoice::kNone) {

@@ -5,11 +5,14 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "grammar/constraint.h"
+#include "model/vision/vision_config.h"
 #include "palimpsest/chat.h"
 #include "palimpsest/engine.h"
 #include "palimpsest/tokenizer.h"
@@ -26,7 +29,10 @@ struct ServiceOptions {
   std::shared_ptr<const ChatFormat> format;  ///< null: no chats
   std::function<HttpCounts()> http_counts;   ///< for /metrics; may be empty
   bool web = true;                           ///< serve the web page
-  bool sees = false;                         ///< chats may hold images
+  std::optional<VisionConfig> vision;        ///< chats may hold pictures, which are made ready like this
+  std::size_t most_pictures = 32;            ///< of a request
+  /// The bytes of a picture at an http(s) address; empty: none are fetched. Any thread.
+  std::function<Result<std::vector<std::byte>>(const std::string& url)> fetch;
   std::filesystem::path sessions;            ///< folder of session files; empty: no /sessions
 };
 
@@ -48,6 +54,7 @@ struct Backend {
   RequestLimits limits;
   std::int64_t started;  ///< seconds since 1970
   mutable grammar::ConstraintMaker constraints;  ///< any thread may call it
+  mutable std::mutex decoding;                   ///< of pictures: one at a time
   std::atomic<bool> stopping{false};
   LiveAnswers live;
 };

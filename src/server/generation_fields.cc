@@ -167,13 +167,7 @@ Conversation read_conversation(const Json& body) {
       if (const auto thinking = boolean(*options, name)) chat["thinking"] = *thinking;
     }
   }
-  Conversation conversation = parse_chat(dump(chat));
-  for (const ChatMessage& message : conversation.messages) {
-    for (const ContentPart& part : message.content) {
-      if (part.kind == ContentPart::Kind::kImage) refuse("messages", "images are not supported");
-    }
-  }
-  return conversation;
+  return parse_chat(dump(chat));
 }
 
 std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, std::string_view text) {

@@ -19,7 +19,7 @@ void props(const Backend& backend, const std::shared_ptr<Reply>& reply) {
   send_json(reply, {{"model_alias", backend.options.name},
                     {"n_ctx", backend.limits.context},
                     {"chat", backend.options.format != nullptr},
-                    {"modalities", {{"vision", backend.options.sees}}},
+                    {"modalities", {{"vision", backend.options.vision.has_value()}}},
                     {"default_generation_settings",
                      {{"temperature", defaults.temperature},
                       {"top_p", defaults.top_p},

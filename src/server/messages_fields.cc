@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "server/generation_fields.h"
+#include "server/picture_fields.h"
 
 namespace palimpsest::server {
 namespace {
@@ -19,6 +20,38 @@ std::string text_of(const Json& content, const std::string& where) {
     text += required(content[i], "text", at);
   }
   return text;
+}
+
+/// The address of an image block, or its bytes as one.
+std::string image_url(const Json& block, const std::string& where) {
+  const Json* source = field(block, "source");
+  if (!source || !source->is_object()) refuse(where + ".source", "not an object");
+  const std::string at = where + ".source", type = required(*source, "type", at);
+  if (type == "url") return required(*source, "url", at);
+  if (type != "base64") refuse(at + ".type", fmt::format("\"{}\" is not supported (base64 and url are)", type));
+  const std::string media = required(*source, "media_type", at);
+  if (!media.starts_with("image/") || media.find_first_of(",;") != media.npos) refuse(at + ".media_type", "must be image/...");
+  return "data:" + media + ";base64," + required(*source, "data", at);
+}
+
+/// Adds a text or image block; false: it is another one.
+bool add_block(const Json& block, const std::string& type, const std::string& at, ContentParts& content) {
+  if (type == "text") content.text(required(block, "text", at));
+  else if (type == "image") content.image(image_url(block, at), at);
+  else return false;
+  return true;
+}
+
+/// What a tool gave: a string, or a list of texts and images.
+Json result_of(const Json& content, const std::string& where) {
+  if (content.is_string()) return content;
+  if (!content.is_array()) refuse(where, "neither a string nor a list of blocks");
+  ContentParts parts;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const std::string at = fmt::format("{}[{}]", where, i), type = required(content[i], "type", at);
+    if (!add_block(content[i], type, at, parts)) refuse(at + ".type", fmt::format("\"{}\" is not supported here (text and image are)", type));
+  }
+  return parts.json();
 }
 
 Json call_of(const Json& block, const std::string& where) {
@@ -59,24 +92,20 @@ void add_user(const Json& content, const std::string& where, Json& messages) {
     messages.push_back({{"role", "user"}, {"content", content}});
     return;
   }
-  std::string text;
-  bool has_text = false;
+  ContentParts parts;
   for (std::size_t i = 0; i < content.size(); ++i) {
     const std::string at = fmt::format("{}[{}]", where, i);
     const std::string type = required(content[i], "type", at);
-    if (type == "text") {
-      text += required(content[i], "text", at);
-      has_text = true;
-    } else if (type == "tool_result") {
+    if (type == "tool_result") {
       const Json* result = field(content[i], "content");
       messages.push_back({{"role", "tool"},
                           {"tool_call_id", required(content[i], "tool_use_id", at)},
-                          {"content", result ? text_of(*result, at + ".content") : ""}});
-    } else {
+                          {"content", result ? result_of(*result, at + ".content") : Json("")}});
+    } else if (!add_block(content[i], type, at, parts)) {
       refuse(at + ".type", fmt::format("\"{}\" is not supported", type));
     }
   }
-  if (has_text) messages.push_back({{"role", "user"}, {"content", text}});
+  if (!parts.empty()) messages.push_back({{"role", "user"}, {"content", parts.json()}});
 }
 
 Json read_messages(const Json& body) {

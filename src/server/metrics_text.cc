@@ -68,6 +68,8 @@ std::string metrics_text(const EngineMetrics& m, const HttpCounts& http) {
   text.counter("passes_total", "Forward passes.", m.passes);
   text.counter("passes_failed_total", "Forward passes that failed.", m.failed_passes);
   text.counter("forward_seconds_total", "Seconds within forward passes.", m.forward_seconds);
+  text.counter("pictures_read_total", "Pictures that the vision tower has read.", m.pictures);
+  text.counter("picture_seconds_total", "Seconds of the vision tower.", m.picture_seconds);
   text.histogram("step_seconds", "Seconds of a step.", m.step_seconds);
   text.histogram("queue_seconds", "Seconds until a request started.", m.queue_seconds);
   text.histogram("first_token_seconds", "Seconds until a request's first token.", m.first_token_seconds);

@@ -4,26 +4,37 @@
 
 #include <algorithm>
 
+#include "server/picture_fields.h"
+
 namespace palimpsest::server {
 namespace {
+
+std::string text_of_part(const Json& part, const std::string& at) {
+  const std::string type = required(part, "type", at);
+  if (type == "refusal") return required(part, "refusal", at);
+  if (type.ends_with("_text") || type == "text") return required(part, "text", at);  // input, output, summary, reasoning
+  refuse(at + ".type", fmt::format("\"{}\" is not supported", type));
+}
 
 /// A string, or a list of parts with texts, put together.
 std::string text_of(const Json& content, const std::string& where) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) refuse(where, "neither a string nor a list of parts");
   std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) text += text_of_part(content[i], fmt::format("{}[{}]", where, i));
+  return text;
+}
+
+/// The same with images, which users and functions may give.
+Json content_of(const Json& content, const std::string& where) {
+  if (!content.is_array()) return text_of(content, where);
+  ContentParts parts;
   for (std::size_t i = 0; i < content.size(); ++i) {
     const std::string at = fmt::format("{}[{}]", where, i);
-    const std::string type = required(content[i], "type", at);
-    if (type == "refusal") {
-      text += required(content[i], "refusal", at);
-    } else if (type.ends_with("_text") || type == "text") {  // input, output, summary, reasoning
-      text += required(content[i], "text", at);
-    } else {
-      refuse(at + ".type", fmt::format("\"{}\" is not supported", type));
-    }
+    if (required(content[i], "type", at) == "input_image") parts.image(required(content[i], "image_url", at), at);
+    else parts.text(text_of_part(content[i], at));
   }
-  return text;
+  return parts.json();
 }
 
 /// Items to messages. What the assistant did between two other items is one message.
@@ -46,7 +57,7 @@ class Items {
       if (!output) refuse(at + ".output", "is missing");
       messages.push_back({{"role", "tool"},
                           {"tool_call_id", required(item, "call_id", at)},
-                          {"content", text_of(*output, at + ".output")}});
+                          {"content", content_of(*output, at + ".output")}});
     } else if (type == "reasoning") {
       const Json* content = field(item, "content");
       if (!content) return;  // a summary is not what was thought
@@ -63,12 +74,13 @@ class Items {
     const std::string role = required(item, "role", at);
     const Json* content = field(item, "content");
     if (!content) refuse(at + ".content", "is missing");
-    const std::string text = text_of(*content, at + ".content");
     if (role == "assistant") {
       Json& message = assistant(false);
-      message["content"] = message["content"].get<std::string>() + text;
-    } else if (role == "user" || role == "system" || role == "developer") {
-      messages.push_back({{"role", role == "user" ? "user" : "system"}, {"content", text}});
+      message["content"] = message["content"].get<std::string>() + text_of(*content, at + ".content");
+    } else if (role == "user") {
+      messages.push_back({{"role", "user"}, {"content", content_of(*content, at + ".content")}});
+    } else if (role == "system" || role == "developer") {
+      messages.push_back({{"role", "system"}, {"content", text_of(*content, at + ".content")}});
     } else {
       refuse(at + ".role", fmt::format("\"{}\" is none of user, assistant, system, developer", role));
     }

@@ -2,6 +2,7 @@
 
 #include "server/constraint_fields.h"
 #include "server/endpoints.h"
+#include "server/picture_fields.h"
 
 namespace palimpsest::server {
 namespace {
@@ -41,6 +42,7 @@ void apply_template(const Backend& backend, const Request& request,
   EngineRequest unused;
   constrain(read_constraints(body, true), backend.constraints, &backend.format(), &conversation,
             request.may_take_long, unused);
+  read_pictures(backend, body, conversation);
   send_json(reply, {{"prompt", join(backend.format().render(conversation))}});
 }
 

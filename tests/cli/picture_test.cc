@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/bitmap.h"
 #include "support/child.h"
 #include "support/golden.h"
 #include "support/seeing_model.h"
@@ -18,31 +19,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr std::int32_t kPlaceholder = 253;
-
-/// A bitmap of 24 bits.
-std::string bmp(std::int64_t width, std::int64_t height, const std::vector<std::uint8_t>& rgb) {
-  const std::int64_t stride = (width * 3 + 3) / 4 * 4;
-  std::string out = "BM";
-  const auto put = [&](std::int64_t value, int bytes) {
-    for (int i = 0; i < bytes; ++i) out += static_cast<char>(value >> (8 * i));
-  };
-  put(54 + stride * height, 4);
-  put(0, 4);
-  put(54, 4);
-  put(40, 4);
-  put(width, 4);
-  put(height, 4);
-  put(1, 2);
-  put(24, 2);
-  for (int i = 0; i < 6; ++i) put(0, 4);
-  for (std::int64_t y = height - 1; y >= 0; --y) {
-    for (std::int64_t x = 0; x < width; ++x) {
-      for (std::int64_t c = 2; c >= 0; --c) out += static_cast<char>(rgb[static_cast<std::size_t>((y * width + x) * 3 + c)]);
-    }
-    out.append(static_cast<std::size_t>(stride - width * 3), '\0');
-  }
-  return out;
-}
 
 TEST(ImageFlag, RecordedPicturesGiveTheRecordedToken) {
   const auto model = test::shared_path("golden/kimi_k3_vision");
@@ -67,7 +43,7 @@ TEST(ImageFlag, RecordedPicturesGiveTheRecordedToken) {
         }
       }
       const std::string name = "picture" + std::to_string(i) + ".bmp";
-      folder.write(name, bmp(width, height, rgb));
+      folder.write(name, test::bmp(width, height, rgb));
       arguments.insert(arguments.end(), {"--image", (folder / name).string()});
       tokens += static_cast<std::size_t>(thw[i + 1] * thw[i + 2] / 4);
     }
@@ -142,6 +118,21 @@ TEST(ImageFlag, ChatsGoOnWithTheirPictures) {
   EXPECT_THAT(second.err, HasSubstr("tokens: 59 cached, 0 replayed"));
   const auto other = run({"--image", image("rgba.png"), "--image", image("photo_shrunk.jpg"), "-p", "What is this?"});
   EXPECT_EQ(after(other.err, "prompt ").substr(0, 2), after(first.err, "prompt ").substr(0, 2)) << "as many tokens";
+
+  // A picture in a later turn, between lines of a chat.
+  const std::string path = image("rgb.png");
+  const auto later = run({}, "Hello\n/image " + path + "\nWhat is this?\n"), text = run({}, "Hello\nWhat is this?\n");
+  EXPECT_EQ(later.out.substr(0, later.out.find('\n')), text.out.substr(0, text.out.find('\n')));
+  EXPECT_NE(later.out, text.out);
+  EXPECT_EQ(std::stol(after(later.err.substr(later.err.rfind("prompt ")), "prompt ")) - std::stol(after(text.err.substr(text.err.rfind("prompt ")), "prompt ")),
+            std::stol(after(first.err, "prompt ")) - std::stol(after(run({"--image", image("photo_shrunk.jpg"), "-p", "What is this?"}).err, "prompt ")))
+      << "as many tokens more as in a first turn";
+  const auto missing = test::run_child(PALIMPSEST_BINARY, common, "/image nowhere.png\n");
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("nowhere.png"));
+  std::vector<std::string> shrunk = common;
+  shrunk.insert(shrunk.end(), {"--image", path, "--image-tokens", "1", "-p", "What is this?"});
+  EXPECT_LT(std::stol(after(test::run_child(PALIMPSEST_BINARY, shrunk).err, "prompt ")), std::stol(after(first.err, "prompt ")));
 
   const auto blind = test::run_child(PALIMPSEST_BINARY, {"run", "-m", test::project_path("models/demo").string(), "--session", session, "-p", "And now?"});
   EXPECT_NE(blind.exit_code, 0) << "the session is another model's";

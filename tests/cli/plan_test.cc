@@ -65,7 +65,7 @@ TEST(Plan, JsonAddsUpAndIsWhatTheModelHas) {
   const json& memory = plan["memory"];
   std::int64_t sum = 0;
   for (const char* part :
-       {"weights", "pages", "tails", "lists", "logits", "workspace", "snapshots", "process"})
+       {"weights", "pages", "tails", "lists", "logits", "workspace", "snapshots", "pictures", "process"})
     sum += memory[part].get<std::int64_t>();
   EXPECT_EQ(memory["total"], sum);
   EXPECT_EQ(memory["pages"],

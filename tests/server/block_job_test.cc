@@ -331,7 +331,7 @@ TEST(Responses, RefuseWhatCannotBe) {
        {std::pair{"input", R"({})"}, {"input", R"({"input": []})"}, {"previous_response_id", R"({"input": "x", "previous_response_id": "r"})"},
         {"background", R"({"input": "x", "background": true})"}, {"max_output_tokens", R"({"input": "x", "max_output_tokens": 0})"},
         {"input[0].type", R"({"input": [{"type": "item_reference", "id": "x"}]})"}, {"tools[0].type", R"({"input": "x", "tools": [{"type": "web_search"}]})"},
-        {"input[0].content[0].type", R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})"},
+        {"input[0].content[0].image_url", R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})"},
         {"truncation", R"({"input": "x", "truncation": "auto"})"}}) {
     const Answer answer = post(shared().port, "/v1/responses", std::string(body));
     EXPECT_EQ(answer.status, 400) << body << answer.body;

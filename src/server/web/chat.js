@@ -24,13 +24,18 @@ const stored = name => JSON.parse(localStorage.getItem(`palimpsest.${name}`) ?? 
 function store(name, value) {
   try {
     localStorage.setItem(`palimpsest.${name}`, JSON.stringify(value));
+    return true;
   } catch {
     notice('This browser keeps no more: export or delete conversations.');
+    return false;
   }
 }
 function save(changed = chat) {
   if (!changed.messages.length) return;
-  store(`chat.${changed.id}`, changed);
+  if (!store(`chat.${changed.id}`, changed) && changed.messages.some(m => m.images)) {
+    const messages = changed.messages.map(({images: dropped, ...rest}) => rest);
+    if (store(`chat.${changed.id}`, {...changed, messages})) notice('This browser has no room for the pictures of this conversation: they go when the page is left.');
+  }
   store('chats', chats.filter(c => c.messages.length).map(c => c.id));
   showList();
 }
@@ -113,11 +118,13 @@ function messageElement(message) {
   return made;
 }
 
+const thumbnails = message => (message.images ?? []).map(src => element('img', {src, alt: 'attached image'}));
+
 /// Shows what a message holds now; cheap enough for every frame of a stream.
 function fill(made) {
   const {message} = made, body = made.querySelector('.body');
   if (message.role === 'user') {
-    body.replaceChildren(...(message.images ?? []).map(src => element('img', {src, alt: 'attached image'})), element('p', {class: 'plain'}, message.content));
+    body.replaceChildren(...thumbnails(message), element('p', {class: 'plain'}, message.content));
     return;
   }
   const part = (kind, tag, attributes = {}) => {
@@ -158,7 +165,7 @@ function edit(made) {
   field.value = message.content;
   const send = () => {
     const at = chat.messages.indexOf(message);
-    if (running || at < 0 || !field.value.trim()) return;
+    if (running || at < 0 || (!field.value.trim() && !message.images)) return;
     chat.messages.splice(at, Infinity, {...message, content: field.value});
     showLog();
     answer();
@@ -170,7 +177,7 @@ function edit(made) {
     event.preventDefault();
     event.stopPropagation();
   });
-  body.replaceChildren(field, element('div', {class: 'row'}, element('button', {type: 'button', onclick: send}, 'Send'), element('button', {type: 'button', onclick: () => fill(made)}, 'Cancel')));
+  body.replaceChildren(...thumbnails(message), field, element('div', {class: 'row'}, element('button', {type: 'button', onclick: send}, 'Send'), element('button', {type: 'button', onclick: () => fill(made)}, 'Cancel')));
   field.focus();
 }
 
@@ -180,7 +187,7 @@ function wireMessages(upTo) {
   const messages = upTo.map(({role, content, images: attached, reasoning}) => {
     if (role === 'assistant') return {role, content, ...(reasoning && {reasoning_content: reasoning})};
     if (!attached?.length) return {role, content};
-    return {role, content: [{type: 'text', text: content}, ...attached.map(url => ({type: 'image_url', image_url: {url}}))]};
+    return {role, content: [...attached.map(url => ({type: 'image_url', image_url: {url}})), ...(content ? [{type: 'text', text: content}] : [])]};
   });
   return chat.system ? [{role: 'system', content: chat.system}, ...messages] : messages;
 }
@@ -282,7 +289,18 @@ function describe(usage, times, finish) {
 function attach(urls) {
   images = urls;
   $('attachments').hidden = !images.length;
-  $('attachments').replaceChildren(...images.map(src => element('button', {type: 'button', title: 'Remove', onclick: () => attach(images.filter(i => i !== src))}, element('img', {src, alt: 'attached image'}))));
+  $('attachments').replaceChildren(...images.map((src, at) => element('button', {type: 'button', title: 'Remove', onclick: () => attach(images.filter((_, i) => i !== at))}, element('img', {src, alt: 'attached image'}))));
+}
+
+const IMAGE = /^image\/(png|jpeg|webp|gif|bmp)$/;
+
+/// Attaches those of the files that the server reads; whether there were any.
+function takeImages(files) {
+  const readable = [...files].filter(file => IMAGE.test(file.type));
+  if (!sees || !files.length) return false;
+  if (readable.length < files.length) notice('Pictures are PNG, JPEG, WebP, GIF or BMP.');
+  readImages(readable).catch(error => notice(error.message));
+  return true;
 }
 
 async function readImages(files) {
@@ -292,7 +310,7 @@ async function readImages(files) {
     reader.onerror = () => reject(reader.error);
     reader.readAsDataURL(file);
   });
-  attach([...images, ...await Promise.all([...files].map(read))]);
+  attach([...images, ...await Promise.all(files.map(read))]);
 }
 
 function buildSettings(defaults) {
@@ -336,8 +354,17 @@ export function startChats() {
     submit();
   });
   $('image').addEventListener('change', event => {
-    readImages(event.target.files).catch(error => notice(error.message));
+    takeImages(event.target.files);
     event.target.value = '';
+  });
+  $('input').addEventListener('paste', event => {
+    if (takeImages(event.clipboardData.files)) event.preventDefault();
+  });
+  $('talk').addEventListener('dragover', event => {
+    if (sees && event.dataTransfer.types.includes('Files')) event.preventDefault();
+  });
+  $('talk').addEventListener('drop', event => {
+    if (takeImages(event.dataTransfer.files)) event.preventDefault();
   });
   $('stop').addEventListener('click', stop);
   $('new-chat').addEventListener('click', newChat);
