@@ -11,7 +11,9 @@
 #include "kernels/cpu/page_memory.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/plain_vision_kernels.h"
 #include "ops/page_memory.h"
+#include "ops/vision_ops.h"
 #include "tensor/buffer.h"
 
 namespace palimpsest::ops {
@@ -347,6 +349,55 @@ void router(ExecContext&, const RouterArgs& args) {
   a.ids = m.out(args.ids);
   a.weights = m.out(args.weights);
   plain::router(a, m.stream());
+}
+
+void patch_positions(ExecContext&, const PatchPositionsArgs& args) {
+  Mirror m;
+  PatchPositionsArgs a = args;
+  a.table = m.in(args.table);
+  a.x = m.out(args.x);
+  plain::patch_positions(a, m.stream());
+}
+
+void patch_turns(ExecContext&, const PatchTurnsArgs& args) {
+  Mirror m;
+  PatchTurnsArgs a = args;
+  a.turns = m.out(args.turns);
+  plain::patch_turns(a, m.stream());
+}
+
+void patch_rotary(ExecContext&, const PatchRotaryArgs& args) {
+  Mirror m;
+  PatchRotaryArgs a = args;
+  a.turns = m.in(args.turns);
+  a.x = m.out(args.x);
+  plain::patch_rotary(a, m.stream());
+}
+
+void patch_attention(ExecContext&, const PatchAttentionArgs& args) {
+  Mirror m;
+  PatchAttentionArgs a = args;
+  a.q = m.in(args.q);
+  a.k = m.in(args.k);
+  a.v = m.in(args.v);
+  a.o = m.out(args.o);
+  plain::patch_attention(a, m.stream());
+}
+
+void gelu_erf(ExecContext&, const GeluErfArgs& args) {
+  Mirror m;
+  GeluErfArgs a = args;
+  a.x = m.in(args.x);
+  a.y = m.out(args.y);
+  plain::gelu_erf(a, m.stream());
+}
+
+void patch_merge(ExecContext&, const PatchMergeArgs& args) {
+  Mirror m;
+  PatchMergeArgs a = args;
+  a.x = m.in(args.x);
+  a.y = m.out(args.y);
+  plain::patch_merge(a, m.stream());
 }
 
 void experts(ExecContext& ctx, const ExpertsArgs& args) {

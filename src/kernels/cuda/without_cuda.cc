@@ -10,6 +10,7 @@
 #include "kernels/cuda/graph.h"
 #include "kernels/cuda/latent_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/plain_vision_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
 #include "palimpsest/error.h"
 
@@ -85,6 +86,12 @@ void features(const FeaturesArgs&, void*) { unsupported(); }
 void softmax_attention(const SoftmaxAttentionArgs&, void*) { unsupported(); }
 void attention_residual(const AttentionResidualArgs&, void*) { unsupported(); }
 void router(const RouterArgs&, void*) { unsupported(); }
+void patch_positions(const PatchPositionsArgs&, void*) { unsupported(); }
+void patch_turns(const PatchTurnsArgs&, void*) { unsupported(); }
+void patch_rotary(const PatchRotaryArgs&, void*) { unsupported(); }
+void patch_attention(const PatchAttentionArgs&, void*) { unsupported(); }
+void gelu_erf(const GeluErfArgs&, void*) { unsupported(); }
+void patch_merge(const PatchMergeArgs&, void*) { unsupported(); }
 std::int64_t expert_table_bytes(std::int64_t) { unsupported(); }
 void make_expert_table(const ExpertMatrices*, std::int64_t, void*) { unsupported(); }
 std::int64_t experts_workspace_bytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t) { unsupported(); }
