@@ -29,7 +29,7 @@ for argument in "$@"; do
 done
 
 # Minutes each under sanitizers, and the tiny models go through the same code.
-demo_model_tests='(^DemoModel|/demo)'
+demo_model_tests='(^DemoModel|^ChatBorders|/demo)'
 
 # Folders whose results depend on the SIMD target.
 numeric_labels='^(kernels|ops|model|runtime)$'
