@@ -12,6 +12,8 @@ namespace {
 constexpr const char* kName = "tiles";
 /// From this many rows of a dense product on a block walks all segments: there are blocks enough.
 constexpr std::int64_t kUnsplitRows = 512;
+/// From this many outputs on blocks of 64 outputs fill the device.
+constexpr std::int64_t kManyOutputs = 12288;
 
 /// With blocks of so many outputs.
 Works side_by_side(std::span<const Work> products, int outputs) {
@@ -27,14 +29,14 @@ Works side_by_side(std::span<const Work> products, int outputs) {
   return works;
 }
 
-template <Form kForm, int kMatrices, int kParts>
+template <Form kForm, int kMatrices, int kParts, int kTiles>
 void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
-  const Works works = side_by_side(products, 16);
-  few_rows<kForm, kMatrices, kParts><<<dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), static_cast<unsigned>(tiles)), kThreads, 0, stream>>>(works);
+  const Works works = side_by_side(products, 16 * kTiles);
+  few_rows<kForm, kMatrices, kParts, kTiles><<<dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), static_cast<unsigned>(tiles)), kThreads, 0, stream>>>(works);
 }
 template <Form kForm, int kMatrices, int kParts, bool kSplit>
 void many(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
-  constexpr int kSums = kSplit ? 128 * kManyRows * 4 : 0, kBytes = 2 * Chunk<kForm, kParts>::kBytes > kSums ? 2 * Chunk<kForm, kParts>::kBytes : kSums;
+  constexpr int kSums = kSplit ? kManyRows * kSumsPitch * 4 : 0, kBytes = 2 * Chunk<kForm, kParts>::kBytes > kSums ? 2 * Chunk<kForm, kParts>::kBytes : kSums;
   const Works works = side_by_side(products, kMatrices == 2 ? 64 : 128);
   const auto kernel = many_rows<kForm, kMatrices, kParts, kSplit>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), kName);
@@ -54,7 +56,10 @@ void many(std::span<const Work> products, std::int64_t tiles, cudaStream_t strea
 template <Form kForm, int kParts>
 void dense(std::span<const Work> products, cudaStream_t stream) {
   const std::int64_t rows = products[0].rows, tiles = plain::divide_up(rows, kManyRows);
-  if (rows <= kFewRows) few<kForm, 1, kParts>(products, 1, stream);
+  std::int64_t outputs = 0;
+  for (const Work& work : products) outputs += work.outputs;
+  if (rows <= kFewRows && outputs < kManyOutputs) few<kForm, 1, kParts, 1>(products, 1, stream);
+  else if (rows <= kFewRows) few<kForm, 1, kParts, kForm == Form::kMx ? 2 : 4>(products, 1, stream);
   else if (rows < kUnsplitRows) many<kForm, 1, kParts, true>(products, tiles, stream);
   else many<kForm, 1, kParts, false>(products, tiles, stream);
 }
@@ -74,8 +79,8 @@ void with_form(Form form, int parts, F f) {
 
 void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
   with_form(form, parts, [&](auto f, auto p) {
-    if (matrices == 2) few<f.value, 2, p.value>({&work, 1}, most_tiles, stream);
-    else few<f.value, 1, p.value>({&work, 1}, most_tiles, stream);
+    if (matrices == 2) few<f.value, 2, p.value, 1>({&work, 1}, most_tiles, stream);
+    else few<f.value, 1, p.value, f.value == Form::kMx ? 2 : 4>({&work, 1}, most_tiles, stream);
   });
 }
 

@@ -18,7 +18,7 @@ namespace palimpsest::cuda::tiles {
 using plain::Form;
 using plain::StoredMatrix;
 
-constexpr int kThreads = 256, kSegments = 8, kFewRows = 8, kManyRows = 64;
+constexpr int kThreads = 256, kSegments = 8, kFewRows = 8, kManyRows = 64, kSumsPitch = 132;
 
 /// Pairs [begin, begin + count) of a list sorted by expert.
 struct Tile {
@@ -66,7 +66,8 @@ struct Rows {
     if (w.tiles) tile = index < *w.tiles_used ? w.tiles[index] : Tile{0, 0, 0};
   }
   __device__ std::int32_t pair(int i) const { return work.tiles ? work.pairs[tile.begin + i] : tile.begin + i; }
-  __device__ const float* x(int i) const { return i < tile.count ? work.x + static_cast<std::int64_t>(pair(i) / work.per_row) * work.x_stride : nullptr; }
+  /// Rows beyond the last repeat it: what comes of them is not stored.
+  __device__ const float* x(int i) const { return work.x + static_cast<std::int64_t>(pair(min(i, tile.count - 1)) / work.per_row) * work.x_stride; }
   __device__ float* y(int i) const { return work.y + static_cast<std::int64_t>(pair(i)) * work.y_stride; }
   __device__ StoredMatrix weight(int m) const { return work.experts ? work.experts[3 * tile.expert + work.matrix + m] : work.w; }
 };
@@ -128,11 +129,10 @@ __device__ void multiply(float (&acc)[4], const uint4& low, const uint4& high, c
 }
 
 struct Eight {
-  float4 a = {}, b = {};
+  float4 a, b;
   __device__ void load(const float* row, int column) {
-    if (!row) return;
-    a = *reinterpret_cast<const float4*>(row + column);
-    b = *reinterpret_cast<const float4*>(row + column + 4);
+    a = __ldg(reinterpret_cast<const float4*>(row + column));
+    b = __ldg(reinterpret_cast<const float4*>(row + column + 4));
   }
   template <int kParts>
   __device__ void split(uint4 (&parts)[kParts]) const {
@@ -155,33 +155,39 @@ __device__ int units_of_segment(int cols) {
   return (cols / Unit<kForm>::kColumns + kSegments - 1) / kSegments;
 }
 
-/// Up to eight rows and 16 outputs of each of kMatrices weights a block. Grid: [outputs / 16, tiles].
-template <Form kForm, int kMatrices, int kParts>
+/// Up to eight rows and kTiles times 16 outputs of each of kMatrices weights a block: more tiles where there are outputs enough, since they share x.
+/// Grid: [outputs / (16 kTiles), tiles of rows].
+template <Form kForm, int kMatrices, int kParts, int kTiles>
 __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ Works works) {
   using U = Unit<kForm>;
-  constexpr int kAhead = U::kEights == 1 ? 4 : 2;
-  __shared__ float sums[kSegments][kMatrices][16 * kFewRows];
+  constexpr int kAll = kMatrices * kTiles, kAhead = U::kEights == 1 && kAll <= 2 ? 4 / kAll : 1;
+  __shared__ float sums[kSegments][kAll][16 * kFewRows];
   const Place place(works);
   const Work& work = works.work[place.which];
   const Rows<kFewRows> rows(work, static_cast<int>(blockIdx.y));
   if (rows.tile.count <= 0) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4, g = lane / 4, segment = static_cast<int>(threadIdx.x) / 32;
-  const int first = place.block * 16, last = work.outputs - 1, low = min(first + g, last), high = min(first + g + 8, last);
+  const int first = place.block * 16 * kTiles, last = work.outputs - 1;
   const int each = units_of_segment<kForm>(work.cols), begin = segment * each, end = min(begin + each, work.cols / U::kColumns);
   StoredMatrix w[kMatrices];
 #pragma unroll
   for (int m = 0; m < kMatrices; ++m) w[m] = rows.weight(m);
   const float* x = rows.x(g);
-  float acc[kMatrices][4] = {};
+  float acc[kAll][4] = {};
   for (int unit = begin; unit < end; unit += kAhead) {
-    U lows[kAhead][kMatrices], highs[kAhead][kMatrices];
+    // All loads of a round first; beyond the end the last unit again.
+    U lows[kAhead][kAll], highs[kAhead][kAll];
+    Eight numbers[kAhead][U::kEights];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      if (unit + i >= end) continue;
+      const int at = min(unit + i, end - 1);
 #pragma unroll
-      for (int m = 0; m < kMatrices; ++m) {
-        lows[i][m].load(w[m], low, unit + i, quad);
-        highs[i][m].load(w[m], high, unit + i, quad);
+      for (int j = 0; j < U::kEights; ++j) numbers[i][j].load(x, U::column(at, j, quad));
+#pragma unroll
+      for (int a = 0; a < kAll; ++a) {
+        const int output = first + a / kMatrices * 16 + g;
+        lows[i][a].load(w[a % kMatrices], min(output, last), at, quad);
+        highs[i][a].load(w[a % kMatrices], min(output + 8, last), at, quad);
       }
     }
 #pragma unroll
@@ -189,30 +195,30 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ 
       if (unit + i >= end) continue;
 #pragma unroll
       for (int j = 0; j < U::kEights; ++j) {
-        Eight numbers;
-        numbers.load(x, U::column(unit + i, j, quad));
         uint4 parts[kParts];
-        numbers.split(parts);
+        numbers[i][j].split(parts);
 #pragma unroll
-        for (int m = 0; m < kMatrices; ++m) multiply(acc[m], lows[i][m].eight(j), highs[i][m].eight(j), parts);
+        for (int a = 0; a < kAll; ++a) multiply(acc[a], lows[i][a].eight(j), highs[i][a].eight(j), parts);
       }
     }
   }
 #pragma unroll
-  for (int m = 0; m < kMatrices; ++m) {
+  for (int a = 0; a < kAll; ++a) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[segment][m][(2 * quad + i % 2) * 16 + g + i / 2 * 8] = acc[m][i];
+    for (int i = 0; i < 4; ++i) sums[segment][a][(2 * quad + i % 2) * 16 + g + i / 2 * 8] = acc[a][i];
   }
   __syncthreads();
-  const int row = static_cast<int>(threadIdx.x) / 16, output = first + static_cast<int>(threadIdx.x) % 16;
-  if (row >= rows.tile.count || output > last) return;
-  float total[kMatrices] = {};
+  for (int i = static_cast<int>(threadIdx.x); i < kTiles * 128; i += kThreads) {
+    const int row = i % 128 / 16, output = first + i / 128 * 16 + i % 16;
+    if (row >= rows.tile.count || output > last) continue;
+    float total[kMatrices] = {};
 #pragma unroll
-  for (int s = 0; s < kSegments; ++s) {
+    for (int s = 0; s < kSegments; ++s) {
 #pragma unroll
-    for (int m = 0; m < kMatrices; ++m) total[m] += sums[s][m][threadIdx.x];
+      for (int m = 0; m < kMatrices; ++m) total[m] += sums[s][i / 128 * kMatrices + m][i % 128];
+    }
+    rows.y(row)[output] = kMatrices == 2 ? plain::gated_unit(total[0], total[kMatrices - 1], work.glu) : total[0];
   }
-  rows.y(row)[output] = kMatrices == 2 ? plain::gated_unit(total[0], total[kMatrices - 1], work.glu) : total[0];
 }
 
 /// A block's x in shared memory, in the order in which lanes read it: group e of eights, lane of four, eight columns.
@@ -316,11 +322,11 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
   if constexpr (kSplit) {
     // Outputs [16 s, 16 s + 16) of the cluster's tile are added up by its block s.
     auto cluster = cooperative_groups::this_cluster();
-    float* const sums = reinterpret_cast<float*>(memory);  // [128 outputs][64 rows]
+    float* const sums = reinterpret_cast<float*>(memory);  // [64 rows][128 outputs], each row four banks further
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 32; ++i)
-      sums[(down * 32 + i / 16 * 16 + g + i % 4 / 2 * 8) * kManyRows + across * 32 + i / 4 % 4 * 8 + 2 * quad + i % 2] = acc[i / 16][i / 4 % 4][i % 4];
+      sums[(across * 32 + i / 4 % 4 * 8 + 2 * quad + i % 2) * kSumsPitch + down * 32 + i / 16 * 16 + g + i % 4 / 2 * 8] = acc[i / 16][i / 4 % 4][i % 4];
     cluster.sync();
     const int output = place.block * kOutputs + begin_segment * 16 + thread % 16;
 #pragma unroll
@@ -328,7 +334,7 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
       const int row = thread / 16 + 16 * i;
       float sum = 0;
 #pragma unroll
-      for (int s = 0; s < kSegments; ++s) sum += cluster.map_shared_rank(sums, s)[(begin_segment * 16 + thread % 16) * kManyRows + row];
+      for (int s = 0; s < kSegments; ++s) sum += cluster.map_shared_rank(sums, s)[row * kSumsPitch + begin_segment * 16 + thread % 16];
       if (row < rows.tile.count && output <= last) rows.y(row)[output] = sum;
     }
     cluster.sync();  // nobody leaves while others read

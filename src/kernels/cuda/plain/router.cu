@@ -47,11 +47,12 @@ __global__ void __launch_bounds__(32) route(RouterArgs a) {
     biased[e] = isnan(pick) ? -INFINITY : pick;
   }
   __syncwarp();
-  for (int g = lane; g < a.n_group; g += 32) group[g] = two_best(biased + g * size, size);
+  const bool in_groups = a.topk_group < a.n_group;
+  for (int g = lane; in_groups && g < a.n_group; g += 32) group[g] = two_best(biased + g * size, size);
   __syncwarp();
   for (int e = lane; e < experts; e += 32) {
     int better = 0;
-    for (int g = 0; g < a.n_group; ++g) better += group[g] > group[e / size] || (group[g] == group[e / size] && g < e / size);
+    for (int g = 0; in_groups && g < a.n_group; ++g) better += group[g] > group[e / size] || (group[g] == group[e / size] && g < e / size);
     free[e] = better < a.topk_group;
   }
   __syncwarp();
