@@ -73,6 +73,11 @@ HWY_INLINE void absorb_block(const AbsorbedWave& wave, const AbsorbedGroup& grou
       weights[m] = part.scores + m * kLatentKeyBlock;
     }
     for (std::int64_t t = 0; t < keys; t += kDotCols) {
+      if constexpr (!std::is_same_v<B, float>) {
+        // Rows lie one behind the other within a block of the list, and often beyond it.
+        const auto* next = reinterpret_cast<const char*>(rows[t] + 2 * kDotCols * shape.width());
+        for (std::int64_t i = 0; i < 2 * kDotCols * shape.width(); i += 64) __builtin_prefetch(next + i);
+      }
       for (std::int64_t m = 0; m < count; ++m) s[m] = part.scores + m * kLatentKeyBlock + t;
       dot_rows(q, count, rows + t, shape.width(), s);
     }
