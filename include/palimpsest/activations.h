@@ -4,7 +4,8 @@
 
 namespace palimpsest {
 
-/// How products with quantised weights (ggml's blocks, MXFP4, 8-bit codes) read their activations; dense weights always read them as F32.
+/// How products with quantised weights (ggml's blocks, MXFP4, 8-bit codes) read their activations; dense weights read them as F32 on a CPU.
+/// On a CUDA device the forms are sums of two BF16 numbers (kQ16) or one (kQ8), and for BF16 and MXFP4 weights (docs/devices.md).
 /// kQ16 and kQ8 round each 32 columns of a row to integers of 16 or 8 bits with one F32 scale (kernels/ref/activations.h) and multiply
 /// integers, which takes fewer instructions than decoding the weights to F32. The error of an activation is at most half a step: 1/65534
 /// or 1/254 of the largest of its 32.

@@ -69,7 +69,7 @@ class ModelRunner final : public PassRunner {
               Activations activations, std::shared_ptr<const VisionTower> tower)
       : model_(std::move(model)), context_(threads, model_->device()), keeper_(context_, *model_) {
     context_.workspace.reserve(workspace_bytes);
-    context_.activations = context_.on_device() ? Activations::kF32 : activations;
+    context_.activations = activations;
     if (!tower) return;
     check_tower(*tower, model_->config());
     pictures_.emplace(std::move(tower));

@@ -58,7 +58,7 @@ struct Session::Impl {
         states(state_spec(model->config(), options.cache_type, options.page_type), pool_options(model->config(), plan), model->device()),
         cache(states, {.exact = options.exact_reuse, .disk = options.cache_disk, .disk_bytes = options.cache_disk_bytes}),
         slot(*cache.open({})) {
-    context.activations = context.on_device() ? Activations::kF32 : options.activations;
+    context.activations = options.activations;
     if (options.pin_threads) base::pin_workers(context.pool);
     context.workspace.reserve(plan.workspace);
     const auto rows = static_cast<std::size_t>(std::max({ubatch, long_ubatch, score_rows(model->config(), ubatch)}));
