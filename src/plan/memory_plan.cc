@@ -66,7 +66,7 @@ std::int64_t picture_bytes(const Model& model, const SessionOptions& options) {
   const auto config = load_vision_config(model.path());
   if (!config) return 0;
   const auto tower = VisionTower::outline(*config);
-  return tower->file_bytes() + picture_rows_bytes(*tower, options.picture_patches, options.ubatch);
+  return tower->file_bytes() + picture_rows_bytes(*tower, options.picture_patches, std::max(options.ubatch, options.long_ubatch));
 }
 
 std::string gigabytes(std::int64_t bytes) {

@@ -181,7 +181,7 @@ struct Session::Impl {
     std::int64_t patches = 0;
     for (const auto& picture : more) patches = std::max(patches, picture->grid().patches());
     if (patches <= planned_patches) return;
-    const std::int64_t needed = picture_rows_bytes(pictures->tower(), patches, ubatch), available = machine::available_memory();
+    const std::int64_t needed = picture_rows_bytes(pictures->tower(), patches, std::max(ubatch, long_ubatch)), available = machine::available_memory();
     if (needed > available) {
       throw make_error(ErrorCode::kOutOfMemory, "reading the largest picture takes {} bytes more, {} are available; a smaller picture takes less", needed, available);
     }

@@ -123,7 +123,6 @@ TEST(ImageFlag, ChatsGoOnWithTheirPictures) {
   const std::string path = image("rgb.png");
   const auto later = run({}, "Hello\n/image " + path + "\nWhat is this?\n"), text = run({}, "Hello\nWhat is this?\n");
   EXPECT_EQ(later.out.substr(0, later.out.find('\n')), text.out.substr(0, text.out.find('\n')));
-  EXPECT_NE(later.out, text.out);
   EXPECT_EQ(std::stol(after(later.err.substr(later.err.rfind("prompt ")), "prompt ")) - std::stol(after(text.err.substr(text.err.rfind("prompt ")), "prompt ")),
             std::stol(after(first.err, "prompt ")) - std::stol(after(run({"--image", image("photo_shrunk.jpg"), "-p", "What is this?"}).err, "prompt ")))
       << "as many tokens more as in a first turn";
