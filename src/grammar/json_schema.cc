@@ -275,7 +275,7 @@ std::vector<Json> SchemaRules::listed_values(const Json& schema, const std::stri
   if (schema.contains("enum")) {
     std::vector<Json> listed(schema["enum"].begin(), schema["enum"].end());
     if (schema.contains("const")) {
-      if (!holds(listed, values.front())) values.clear();
+      if (!value_keys(listed).contains(value_key(values.front()))) values.clear();
     } else {
       values = std::move(listed);
     }

@@ -77,7 +77,8 @@ class SchemaRules {
   Json merged(Json a, const Json& b, const std::string& path);
   void merge_member(Json& into, const std::string& key, const Json& value, const std::string& path);
   void check_exclusive(const Json& ways, const std::string& path);
-  bool are_exclusive(const Json& a, const Json& b, const std::string& path);
+  struct Way;
+  Way way_of(const Json& schema, const std::string& path);
   std::vector<std::pair<Json, std::string>> flatten(const Json& schema, const std::string& path);
 
   // schemas to expressions

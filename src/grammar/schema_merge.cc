@@ -184,9 +184,10 @@ void SchemaRules::merge_member(Json& into, const std::string& key, const Json& v
     if ((mine < value) == larger) mine = value;
   };
   const auto common = [&](const Json& a, const Json& b) {
+    const ValueKeys keys = value_keys(b);
     Json out = Json::array();
     for (const Json& x : a) {
-      if (holds(b, x)) out.push_back(x);
+      if (keys.contains(value_key(x))) out.push_back(x);
     }
     return out;
   };
@@ -222,7 +223,7 @@ void SchemaRules::merge_member(Json& into, const std::string& key, const Json& v
     mine = common(mine, value);
     if (mine.empty()) into = false;
   } else if (key == "const") {
-    if (!same_value(mine, value)) into = false;
+    if (value_key(mine) != value_key(value)) into = false;
   } else if (key == "allOf" && mine.is_array() && value.is_array()) {
     mine.insert(mine.end(), value.begin(), value.end());
   } else if (key == "anyOf" || key == "oneOf") {
@@ -274,15 +275,68 @@ std::vector<std::pair<Json, std::string>> SchemaRules::flatten(const Json& schem
   return out;
 }
 
+/// What of a way of oneOf can keep values out that fit another.
+struct SchemaRules::Way {
+  bool never = false;
+  std::vector<std::string> types;         ///< empty: all
+  ValueKeys values;                       ///< of const or enum; empty: all
+  std::map<std::string, ValueKeys> tags;  ///< required members with const or enum, of objects alone
+};
+
+SchemaRules::Way SchemaRules::way_of(const Json& schema, const std::string& path) {
+  const Json flat = follow(schema, path);
+  Way way;
+  way.never = flat == false;
+  if (!flat.is_object()) return way;
+  const std::vector<Json> values = values_of(flat);
+  way.values = value_keys(values);
+  // What only follows from other keywords does not keep other types out.
+  if (flat.contains("type") || !values.empty()) {
+    way.types = types_of(flat, path);
+    for (const Json& value : values) way.types.emplace_back(json_type(value));
+    std::replace(way.types.begin(), way.types.end(), std::string("integer"), std::string("number"));
+    std::sort(way.types.begin(), way.types.end());
+    way.types.erase(std::unique(way.types.begin(), way.types.end()), way.types.end());
+  }
+  const bool objects = way.types == std::vector<std::string>{"object"};
+  if (!objects || !flat.contains("properties") || !flat["properties"].is_object() ||
+      !flat.contains("required") || !flat["required"].is_array())
+    return way;
+  const ValueKeys required = value_keys(flat["required"]);
+  for (const auto& [name, of] : flat["properties"].items()) {
+    if (!required.contains(value_key(name))) continue;
+    ValueKeys tags = value_keys(values_of(follow(of, path)));
+    if (!tags.empty()) way.tags.emplace(name, std::move(tags));
+  }
+  return way;
+}
+
 /// oneOf is written as anyOf is, so no value may be in two of its ways.
 void SchemaRules::check_exclusive(const Json& ways, const std::string& path) {
   if (ways.size() > kMostWays) refuse(path, fmt::format("oneOf has more than {} ways", kMostWays));
-  std::vector<Json> schemas;
-  for (std::size_t i = 0; i < ways.size(); ++i)
-    schemas.push_back(follow(ways[i], fmt::format("{}/oneOf/{}", path, i)));
-  for (std::size_t i = 0; i < schemas.size(); ++i) {
+  const auto apart = [](const ValueKeys& x, const ValueKeys& y) {
+    const ValueKeys& few = x.size() < y.size() ? x : y;
+    const ValueKeys& many = x.size() < y.size() ? y : x;
+    return !few.empty() && std::none_of(few.begin(), few.end(),
+                                        [&](const auto& key) { return many.contains(key); });
+  };
+  const auto exclusive = [&](const Way& a, const Way& b) {
+    if (a.never || b.never || apart(a.values, b.values)) return true;
+    const auto in_b = [&](const auto& t) {
+      return std::find(b.types.begin(), b.types.end(), t) != b.types.end();
+    };
+    if (!a.types.empty() && !b.types.empty() && std::none_of(a.types.begin(), a.types.end(), in_b))
+      return true;
+    return std::any_of(a.tags.begin(), a.tags.end(), [&](const auto& tag) {
+      const auto it = b.tags.find(tag.first);
+      return it != b.tags.end() && apart(tag.second, it->second);
+    });
+  };
+  std::vector<Way> known;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    known.push_back(way_of(ways[i], fmt::format("{}/oneOf/{}", path, i)));
     for (std::size_t j = 0; j < i; ++j) {
-      if (are_exclusive(schemas[j], schemas[i], path)) continue;
+      if (exclusive(known[j], known[i])) continue;
       refuse(path,
              fmt::format("nothing shows that no value fits both oneOf/{} and oneOf/{}: give them "
                          "different types, or a required property with different const, or "
@@ -290,40 +344,6 @@ void SchemaRules::check_exclusive(const Json& ways, const std::string& path) {
                          j, i));
     }
   }
-}
-
-bool SchemaRules::are_exclusive(const Json& a, const Json& b, const std::string& path) {
-  if (a == false || b == false) return true;
-  if (!a.is_object() || !b.is_object()) return false;
-  const auto types = [&](const Json& schema) {
-    std::vector<std::string> out = types_of(schema, path);
-    for (const Json& value : values_of(schema)) out.emplace_back(json_type(value));
-    // What only follows from other keywords does not keep other types out.
-    if (!schema.contains("type") && values_of(schema).empty()) out.clear();
-    std::replace(out.begin(), out.end(), std::string("integer"), std::string("number"));
-    return out;
-  };
-  const auto apart = [](const auto& x, const auto& y) {
-    return !x.empty() && !y.empty() &&
-           std::none_of(x.begin(), x.end(), [&](const Json& one) { return holds(y, one); });
-  };
-  const std::vector<std::string> types_a = types(a), types_b = types(b);
-  if (apart(types_a, types_b) || apart(values_of(a), values_of(b))) return true;
-  const std::vector<std::string> object = {"object"};
-  if (types_a != object || types_b != object) return false;
-  const auto required = [](const Json& schema, const std::string& name) {
-    if (!schema.contains("required") || !schema["required"].is_array()) return false;
-    return std::find(schema["required"].begin(), schema["required"].end(), name) !=
-           schema["required"].end();
-  };
-  if (!a.contains("properties") || !b.contains("properties") || !b["properties"].is_object())
-    return false;
-  for (const auto& [name, schema] : a["properties"].items()) {
-    if (!b["properties"].contains(name) || !required(a, name) || !required(b, name)) continue;
-    if (apart(values_of(follow(schema, path)), values_of(follow(b["properties"][name], path))))
-      return true;
-  }
-  return false;
 }
 
 }  // namespace palimpsest::grammar

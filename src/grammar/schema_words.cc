@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 
 #include "base/error.h"
 
@@ -59,6 +60,8 @@ constexpr std::string_view kRefused[] = {"not",
                                          "$anchor",
                                          "$dynamicAnchor"};
 
+constexpr std::size_t kMostMembers = 5'000;  ///< they are compared with each other
+
 template <std::size_t N>
 bool is_one_of(const std::string_view (&list)[N], std::string_view key) {
   return std::find(std::begin(list), std::end(list), key) != std::end(list);
@@ -106,6 +109,11 @@ void check_keywords(const Json& schema, const std::string& path) {
     if (schema.contains(key) && (!schema[key].is_array() || schema[key].empty()))
       refuse(path, fmt::format("{} is not a list of at least one", key));
   }
+  for (const char* key : {"properties", "required"}) {
+    if (!schema.contains(key) || schema[key].size() <= kMostMembers) continue;
+    refuse(path, fmt::format("{} of {} members, but at most {} are taken", key, schema[key].size(),
+                             kMostMembers));
+  }
 }
 
 bool is_annotation(const std::string& key) {
@@ -120,9 +128,25 @@ bool says_only(const Json& schema, const char* keyword) {
   return true;
 }
 
-bool same_value(const Json& a, const Json& b) {
-  if (a.is_structured() && b.is_structured()) return nlohmann::json(a) == nlohmann::json(b);
-  return a == b;
+std::string value_key(const Json& value) {
+  if (value.is_object()) {
+    std::map<std::string, std::string> members;
+    for (const auto& [key, of] : value.items()) members[key] = value_key(of);
+    std::string out = "{";
+    for (const auto& [key, of] : members) out += Json(key).dump() + ":" + of + ",";
+    return out + "}";
+  }
+  if (value.is_array()) {
+    std::string out = "[";
+    for (const Json& of : value) out += value_key(of) + ",";
+    return out + "]";
+  }
+  if (value.is_number_float()) {
+    const double x = value.get<double>();
+    if (std::trunc(x) == x && std::abs(x) < 0x1p63)
+      return std::to_string(static_cast<std::int64_t>(x));
+  }
+  return value.dump();
 }
 
 std::vector<std::string> types_of(const Json& schema, const std::string& path) {

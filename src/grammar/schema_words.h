@@ -1,10 +1,10 @@
 #pragma once
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "grammar/grammar.h"
@@ -24,12 +24,15 @@ bool is_annotation(const std::string& key);
 /// Whether `keyword` is there, and beside it annotations alone.
 bool says_only(const SchemaJson& schema, const char* keyword);
 
-/// JSON's equality: the order of members does not count, nor whether 1 is written 1.0.
-bool same_value(const SchemaJson& a, const SchemaJson& b);
+/// A text that two values share if JSON takes them for equal: the order of members does not count,
+/// nor whether 1 is written 1.0.
+std::string value_key(const SchemaJson& value);
+using ValueKeys = std::unordered_set<std::string>;
 template <class List>
-bool holds(const List& list, const SchemaJson& value) {
-  return std::any_of(list.begin(), list.end(),
-                     [&](const SchemaJson& one) { return same_value(one, value); });
+ValueKeys value_keys(const List& list) {
+  ValueKeys keys;
+  for (const SchemaJson& value : list) keys.insert(value_key(value));
+  return keys;
 }
 
 /// The types it allows: those of `type`, or those that its other keywords are about; empty: all.

@@ -107,6 +107,20 @@ TEST(JsonSchema, RefusesWhatItCannotKeepWithThePlace) {
   }
 }
 
+/// Lists are compared by looking up, not each value with each: else these take minutes.
+TEST(JsonSchema, LongListsAreComparedInTime) {
+  const auto list = [](const std::string& front) {
+    std::string out = R"({"enum":[)";
+    for (int i = 0; i < 8000; ++i) out += (i ? "," : "") + (R"({")" + front + "\":" + std::to_string(i)) + "}";
+    return out + "]}";
+  };
+  EXPECT_TRUE(Texts::schema(R"({"oneOf":[)" + list("a") + "," + list("b") + "]}").accepts(R"({"b":7999})"));
+  EXPECT_THAT(refusal([&] { Texts::schema(R"({"allOf":[)" + list("a") + "," + list("b") + "]}"); }), HasSubstr("no text that matches"));
+  std::string names;
+  for (int i = 0; i < 6000; ++i) names += (i ? ",\"" : "\"") + std::to_string(i) + '"';
+  EXPECT_THAT(refusal([&] { Texts::schema(R"({"required":[)" + names + "]}"); }), HasSubstr("required of 6000 members"));
+}
+
 /// Parts that are put together with themselves again and again take bounded memory.
 TEST(JsonSchema, CopiesAreBounded) {
   const std::string big(200'000, 'd');
