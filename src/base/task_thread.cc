@@ -12,6 +12,7 @@ TaskThread::~TaskThread() {
     if (at_end_ == AtEnd::kDrop) dropped.swap(tasks_);
     wake_.notify_one();
   }
+  dropped.clear();
   thread_.join();
 }
 
