@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -200,7 +201,7 @@ void SequenceCache::computed(std::int32_t slot, std::int64_t rows, std::span<con
 }
 
 std::span<const float> SequenceCache::logits(std::int32_t slot) const {
-  return pool_.length(slot) == 0 ? std::span<const float>{} : pool_.logits(slot);
+  return pool_.length(slot) == 0 ? std::span<const float>{} : std::as_const(pool_).logits(slot);  // threads draw at once
 }
 
 PromptCounts SequenceCache::counts(std::int32_t slot) const {

@@ -330,9 +330,12 @@ std::optional<DType> StatePool::list_type() const {
 
 std::span<float> StatePool::logits(std::int32_t slot) {
   written_[index(slot)] = true;
-  std::byte* at = host_logits_.bytes() > 0 ? host_logits_.data() + slot * options_.vocab_size * 4
-                                           : fixed(slot) + logits_offset_;
-  return {reinterpret_cast<float*>(at), static_cast<std::size_t>(options_.vocab_size)};
+  return {kept_logits(slot), static_cast<std::size_t>(options_.vocab_size)};
+}
+
+float* StatePool::kept_logits(std::int32_t slot) const {
+  (void)index(slot);
+  return reinterpret_cast<float*>(host_logits_.bytes() > 0 ? host_logits_.data() + slot * options_.vocab_size * 4 : fixed(slot) + logits_offset_);
 }
 
 // -- for tests --------------------------------------------------------------------------------

@@ -137,6 +137,8 @@ class StatePool {
   /// the sequence's state like its pages, so that going back to a moment needs no token to be
   /// computed again. In host memory on every device.
   std::span<float> logits(std::int32_t slot);
+  /// The same to read, which several threads may do at once.
+  std::span<const float> logits(std::int32_t slot) const { return {kept_logits(slot), static_cast<std::size_t>(options_.vocab_size)}; }
 
   // -- snapshots ------------------------------------------------------------------------------
 
@@ -237,6 +239,7 @@ class StatePool {
   std::int32_t unit_of(std::int32_t slot, std::int64_t block) const;
   void set_block(std::int32_t slot, std::int64_t block, std::int32_t unit);
   void send_table();
+  float* kept_logits(std::int32_t slot) const;
   void send_logits(std::int32_t slot) const;
   void fetch_logits(std::int32_t slot);
   void cut_blocks(std::int32_t slot, std::int64_t blocks);
