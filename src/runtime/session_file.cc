@@ -129,7 +129,9 @@ Result<Header> parse_header(std::span<const std::byte> bytes) {
     return fail(ErrorCode::kInvalidFile, "{} bytes are too few for a session", bytes.size());
   const auto header = read<Header>(bytes, 0);
   if (header.magic != kMagic) return fail(ErrorCode::kInvalidFile, "not a session file");
-  if (header.version != kVersion || header.header_bytes != sizeof(Header)) {
+  if (header.version == kVersion && header.header_bytes != sizeof(Header))
+    return fail(ErrorCode::kInvalidFile, "a header of {} bytes; of version {} it has {}", header.header_bytes, kVersion, sizeof(Header));
+  if (header.version != kVersion) {
     return fail(ErrorCode::kInvalidFile, "a session of version {}; this build reads version {}{}",
                 header.version, kVersion,
                 header.version < kVersion

@@ -1,5 +1,6 @@
 // Reads chats in the form of OpenAI's chat completions.
 
+#include <algorithm>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 
@@ -106,7 +107,10 @@ std::vector<ToolDefinition> read_tools(const Json& object, const std::string& pa
   for (const Json& tool : *list) {
     const std::string at =
         fmt::format("{}{}tools[{}]", path, path.empty() ? "" : ".", tools.size());
-    tools.push_back({function_name(tool, at), tool.dump()});
+    std::string name = function_name(tool, at);
+    const auto same = [&](const ToolDefinition& other) { return other.name == name; };
+    if (std::any_of(tools.begin(), tools.end(), same)) refuse(at, "a second tool \"{}\"", name);
+    tools.push_back({std::move(name), tool.dump()});
   }
   return tools;
 }

@@ -146,7 +146,7 @@ TEST(Usage, ValuesOutOfRangeNameFlagValueAndRange) {
   expect_usage_error(on_demo({"run", "-p", "x", "--top-k", "-3"}), {"--top-k", "-3"});
   expect_usage_error(on_demo({"run", "-p", "x", "--top-k", "5000"}), {"top_k is 5000", "4096"});
   expect_usage_error(on_demo({"run", "-p", "x", "-n", "99999999999999999999"}),
-                     {"--predict", "out of range"});
+                     {"--predict", "out of range", "from -1 to 2147483647"});
   expect_usage_error(on_demo({"run", "-p", "x", "-ub", "0"}), {"--ubatch-size", "at least 1"});
   expect_usage_error(on_demo({"run", "-p", "x", "--cache-type", "q4"}),
                      {"--cache-type", "'q4'", "bf16, f32, q8"});

@@ -332,7 +332,8 @@ TEST(Responses, RefuseWhatCannotBe) {
         {"background", R"({"input": "x", "background": true})"}, {"max_output_tokens", R"({"input": "x", "max_output_tokens": 0})"},
         {"input[0].type", R"({"input": [{"type": "item_reference", "id": "x"}]})"}, {"tools[0].type", R"({"input": "x", "tools": [{"type": "web_search"}]})"},
         {"input[0].content[0].image_url", R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})"},
-        {"truncation", R"({"input": "x", "truncation": "auto"})"}}) {
+        {"truncation", R"({"input": "x", "truncation": "auto"})"}, {"text.format", R"({"input": "x", "text": {"format": {"type": "xml"}}})"},
+        {"text.format", R"({"input": "x", "text": {"format": {"type": "json_schema", "schema": {"multipleOf": 3}}}})"}}) {
     const Answer answer = post(shared().port, "/v1/responses", std::string(body));
     EXPECT_EQ(answer.status, 400) << body << answer.body;
     EXPECT_EQ(answer.json()["error"]["param"], field) << answer.body;

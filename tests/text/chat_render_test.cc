@@ -221,6 +221,7 @@ TEST(ParseChat, ErrorsNameTheField) {
        "messages[0].tool_calls[0]: arguments are neither"},
       {R"({"messages": [], "tools": {}})", "tools is not a list"},
       {R"({"messages": [], "tools": [{"type": "function"}]})", "tools[0]: no function name"},
+      {R"({"messages": [], "tools": [{"function": {"name": "f"}}, {"function": {"name": "f"}}]})", "tools[1]: a second tool \"f\""},
       {R"({"messages": [], "tool_choice": "sometimes"})", "tool_choice sometimes"},
       {R"({"messages": [], "response_format": {"type": "xml"}})", "response_format xml"},
       {R"({"messages": [], "response_format": {"type": "json_schema"}})",
