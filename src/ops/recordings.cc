@@ -29,14 +29,14 @@ Tensor Recordings::play(ExecContext& ctx, const Key& key, const std::function<Te
   Recording& recording = found->second;
   void* const stream = ctx.device.stream();
   if (!recording.graph) {
-    cuda::begin_recording(stream);
+    cuda::begin_recording();
     try {
       recording.result = pass();
     } catch (...) {
-      cuda::end_recording(stream, false);
+      cuda::end_recording(false);
       throw;
     }
-    recording.graph = cuda::end_recording(stream, true);
+    recording.graph = cuda::end_recording(true);
   }
   cuda::play_recording(recording.graph, stream);
   return recording.result;

@@ -66,8 +66,10 @@ TEST_P(PageMemory, WhatIsWrittenIsShownWhereItIsAskedFor) {
           const PageResult shown = run_page_memory(
               problem, {.form = form, .threads = 2, .misalignment = 4, .written = true});
           EXPECT_TRUE(matches(shown, truth)) << describe(decay, write, form, shape);
+#ifndef PALIMPSEST_OPS_ON_DEVICE  // where another kernel shows than computes
           EXPECT_TRUE(bit_equal(shown.o, plain.o));
           EXPECT_TRUE(bit_equal(shown.pages, plain.pages));
+#endif
         }
       }
     }

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_device.h"
 
 #include "kernels/cuda/devices.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/plain_kernels.h"
 
@@ -45,30 +46,36 @@ class CudaDevice final : public Device {
   }
 
   void copy(void* to, const void* from, std::int64_t bytes) override {
-    if (bytes > 0) check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream_), "copying");
+    if (bytes > 0) check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, current()), "copying");
   }
   void copy_rows(void* to, std::int64_t to_stride, const void* from, std::int64_t from_stride, std::int64_t row_bytes, std::int64_t rows) override {
     if (row_bytes <= 0 || rows <= 0) return;
     if (row_bytes == to_stride && row_bytes == from_stride) return copy(to, from, row_bytes * rows);
     check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(to_stride), from, static_cast<std::size_t>(from_stride), static_cast<std::size_t>(row_bytes),
-                            static_cast<std::size_t>(rows), cudaMemcpyDefault, stream_),
+                            static_cast<std::size_t>(rows), cudaMemcpyDefault, current()),
           "copying rows");
-    check(cudaStreamSynchronize(stream_), "copying rows");
+    check(cudaStreamSynchronize(current()), "copying rows");
   }
   void fill(void* to, std::uint8_t value, std::int64_t bytes) override {
-    if (bytes > 0) check(cudaMemsetAsync(to, value, static_cast<std::size_t>(bytes), stream_), "filling memory");
+    if (bytes > 0) check(cudaMemsetAsync(to, value, static_cast<std::size_t>(bytes), current()), "filling memory");
   }
   void shorten(void* bf16, const void* f32, std::int64_t numbers) override {
-    plain::shorten(static_cast<std::uint16_t*>(bf16), static_cast<const std::uint32_t*>(f32), numbers, stream_);
+    plain::shorten(static_cast<std::uint16_t*>(bf16), static_cast<const std::uint32_t*>(f32), numbers, current());
   }
   void widen(void* f32, const void* bf16, std::int64_t numbers) override {
-    plain::widen(static_cast<std::uint32_t*>(f32), static_cast<const std::uint16_t*>(bf16), numbers, stream_);
+    plain::widen(static_cast<std::uint32_t*>(f32), static_cast<const std::uint16_t*>(bf16), numbers, current());
   }
 
-  void wait() override { check(cudaStreamSynchronize(stream_), "waiting for the device"); }
-  void* stream() override { return stream_; }
+  void wait() override { check(cudaStreamSynchronize(current()), "waiting for the device"); }
+  void* stream() override { return current(); }
 
  private:
+  /// The stream of all, or where this thread records.
+  cudaStream_t current() const {
+    void* const recording = recording_stream();
+    return recording ? static_cast<cudaStream_t>(recording) : stream_;
+  }
+
   cudaStream_t stream_ = nullptr;
 };
 

@@ -4,11 +4,23 @@
 
 namespace palimpsest::cuda {
 
-void begin_recording(void* stream) { check(cudaStreamBeginCapture(static_cast<cudaStream_t>(stream), cudaStreamCaptureModeThreadLocal), "beginning a recording"); }
+namespace {
+thread_local cudaStream_t recorder = nullptr;
+thread_local bool records = false;
+}  // namespace
 
-void* end_recording(void* stream, bool keep) {
+void begin_recording() {
+  if (!recorder) check(cudaStreamCreateWithFlags(&recorder, cudaStreamNonBlocking), "making a stream to record");
+  check(cudaStreamBeginCapture(recorder, cudaStreamCaptureModeThreadLocal), "beginning a recording");
+  records = true;
+}
+
+void* recording_stream() { return records ? recorder : nullptr; }
+
+void* end_recording(bool keep) {
+  records = false;
   cudaGraph_t graph = nullptr;
-  const cudaError_t status = cudaStreamEndCapture(static_cast<cudaStream_t>(stream), &graph);
+  const cudaError_t status = cudaStreamEndCapture(recorder, &graph);
   if (!keep) {
     if (graph) (void)cudaGraphDestroy(graph);
     (void)cudaGetLastError();

@@ -48,8 +48,9 @@ void ref_gated_rms_norm(const GatedRmsNormArgs&) { unsupported(); }
 void ref_short_conv(const ShortConvArgs&) { unsupported(); }
 void ref_attention_residual(const AttentionResidualArgs&) { unsupported(); }
 
-void begin_recording(void*) { unsupported(); }
-void* end_recording(void*, bool) { unsupported(); }
+void begin_recording() { unsupported(); }
+void* recording_stream() { return nullptr; }
+void* end_recording(bool) { unsupported(); }
 void play_recording(void*, void*) { unsupported(); }
 void forget_recording(void*) noexcept {}
 
