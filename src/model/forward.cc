@@ -12,6 +12,7 @@
 #include "model/project.h"
 #include "model/residual_stream.h"
 #include "model/state_spec.h"
+#include "ops/ragged.h"
 #include "ops/recordings.h"
 
 namespace palimpsest {
@@ -156,14 +157,6 @@ Tensor run_layers(ExecContext& ctx, const Model& model, const Batch& batch, cons
   return project_logits(ctx, config, weights, last, in.logit_rows);
 }
 
-/// A step of decoding: what it launches depends on the number of sequences, not on which they are.
-bool one_row_each(const Batch& batch) {
-  for (std::size_t n = 0; n < batch.cu_seqlens.size(); ++n) {
-    if (batch.cu_seqlens[n] != static_cast<std::int64_t>(n)) return false;
-  }
-  return true;
-}
-
 ops::Recordings& recordings_of(StatePool& states) {
   if (!states.companion()) states.companion() = std::make_shared<ops::Recordings>();
   return *static_cast<ops::Recordings*>(states.companion().get());
@@ -184,7 +177,8 @@ Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePo
   ctx.workspace.reset_to(0);
   const Inputs in(ctx, model.config(), batch, states.prepare(batch.slots, batch.cu_seqlens));
   const auto pass = [&] { return run_layers(ctx, model, batch, in, states, observer); };
-  const bool can_repeat = ctx.on_device() && !observer && batch.overlay_rows.empty() && one_row_each(batch);
+  // What a step of decoding launches depends on the number of sequences, not on which they are.
+  const bool can_repeat = ctx.on_device() && !observer && batch.overlay_rows.empty() && ops::one_row_each(batch.cu_seqlens);
   const Tensor logits = can_repeat ? recordings_of(states).play(ctx, pass_key(ctx, model, batch, in), pass) : pass();
   states.advance(batch.slots, batch.cu_seqlens);
   return ctx.to_host(logits);

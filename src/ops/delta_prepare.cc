@@ -1,6 +1,7 @@
 #include "kernels/cuda/delta_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
+#include "ops/ragged.h"
 #include "ops/tensor_checks.h"
 
 namespace palimpsest::ops {
@@ -22,10 +23,9 @@ void delta_prepare(ExecContext& ctx, const DeltaPrepareArgs& a) {
   if (ctx.on_device() && a.q.size(2) <= 256) {
     const Entered op = enter(ctx, Op::kShortConv, [&] { return moves(a.q_in, a.k_in, a.v_in, a.gate.f, a.q, a.k, a.v, a.gate.g); });
     if (!op) return;
-    bool one_row_each = true;
-    const auto* cu = a.rows.cu_seqlens.on_host<std::int64_t>();
-    for (std::int64_t n = 0; n < a.rows.cu_seqlens.size(0); ++n) one_row_each &= cu[n] == n;
-    return cuda::delta_prepare(a, one_row_each, ctx.device.stream());
+    const Tensor& cu_seqlens = a.rows.cu_seqlens;
+    const bool each = one_row_each({cu_seqlens.on_host<std::int64_t>(), static_cast<std::size_t>(cu_seqlens.size(0))});
+    return cuda::delta_prepare(a, each, ctx.device.stream());
   }
   const Tensor q = convolved(ctx, a, a.q_in, a.conv_q, a.tails_q, a.q), k = convolved(ctx, a, a.k_in, a.conv_k, a.tails_k, a.k);
   convolved(ctx, a, a.v_in, a.conv_v, a.tails_v, a.v);

@@ -99,7 +99,7 @@ bool tiles_take(const Matrix& w) {
 }
 
 static bool tiles_take(const MatmulArgs& a) {
-  return tiles_take(a.w) && reinterpret_cast<std::uintptr_t>(a.x.data) % 16 == 0 && a.x.strides[0] % 4 == 0;
+  return tiles_take(a.w) && plain::in_vectors(a.x);
 }
 
 bool tile_side_by_side(std::span<const MatmulArgs> products) {

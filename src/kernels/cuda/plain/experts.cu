@@ -157,8 +157,6 @@ struct WeightedSum {
   }
 };
 
-bool aligned_rows(const Tensor& x) { return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.strides[0] % 4 == 0; }
-
 /// All experts of a form that tiles take, the same one. (Views say where matrices lie; the host reads no weights.)
 bool tiles_take_all(const ExpertsArgs& a) {
   const Form form = stored(a.experts[0].w1).form;
@@ -174,7 +172,7 @@ void plain_products(const ExpertsArgs& a, std::int64_t inter, const Parts& p, cu
   const auto* experts = static_cast<const Expert*>(a.device_experts);
   const auto tiles = static_cast<unsigned>(p.most_tiles);
   up_products<<<dim3(tiles, divide_up(inter, kWarps * kOutputs)), 32 * kWarps, 0, stream>>>(experts, p, as<const float>(a.x), a.x.strides[0],
-                                                                                          static_cast<std::int32_t>(a.ids.sizes[1]), aligned_rows(a.x), a.glu);
+                                                                                          static_cast<std::int32_t>(a.ids.sizes[1]), in_vectors(a.x), a.glu);
   down_products<<<dim3(tiles, divide_up(a.x.sizes[1], kWarps * kOutputs)), 32 * kWarps, 0, stream>>>(experts, p, inter % 4 == 0);
   check(cudaGetLastError(), "experts");
 }
@@ -226,7 +224,7 @@ void experts(const ExpertsArgs& a, std::int64_t inter, int parts, void* workspac
   const std::int64_t width = a.x.sizes[1], top_k = a.ids.sizes[1], pairs = a.ids.sizes[0] * top_k;
   if (pairs == 0) return;
   const Parts p = parts_of(static_cast<std::byte*>(workspace), pairs, width, inter, a.num_experts);
-  const bool on_tiles = parts > 0 && aligned_rows(a.x) && inter % 4 == 0 && tiles_take_all(a);
+  const bool on_tiles = parts > 0 && in_vectors(a.x) && inter % 4 == 0 && tiles_take_all(a);
   const bool many = on_tiles && pairs > 6 * a.num_experts;
   const auto shared = static_cast<int>(a.num_experts * 4);
   if (shared > 48 * 1024) check(cudaFuncSetAttribute(sort_pairs, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "experts");

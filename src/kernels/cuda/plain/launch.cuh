@@ -15,6 +15,8 @@ __host__ __device__ T* as(const Tensor& t) {
 
 inline cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 inline unsigned divide_up(std::int64_t n, std::int64_t by) { return static_cast<unsigned>((n + by - 1) / by); }
+/// F32 rows (or one) that may be read four numbers at a time.
+inline bool in_vectors(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && (t.rank < 2 || t.strides[0] % 4 == 0); }
 
 /// f(i) for i in [0, n), one thread each.
 template <class F>

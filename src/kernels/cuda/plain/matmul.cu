@@ -55,7 +55,7 @@ struct TableRows {
 void matmul(const MatmulArgs& args, void* stream) {
   const StoredMatrix w = stored(args.w);
   const Rows rows = {as<const float>(args.x), as<float>(args.y), args.x.strides[0], args.y.strides[0], args.x.sizes[0],
-                     reinterpret_cast<std::uintptr_t>(args.x.data) % 16 == 0 && args.x.strides[0] % 4 == 0};
+                     in_vectors(args.x)};
   if (rows.count == 0 || w.rows == 0) return;
   const unsigned across = divide_up(w.rows, kWarps * kOutputs);
   if (rows.count == 1) matmul_rows<1><<<across, 32 * kWarps, 0, stream_of(stream)>>>(w, rows);

@@ -59,8 +59,6 @@ __global__ void __launch_bounds__(512) rms_vectors(RmsNormArgs a) {
   }
 }
 
-bool in_vectors(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && (t.rank < 2 || t.strides[0] % 4 == 0); }
-
 struct GatedRow {
   GatedRmsNormArgs a;
   __device__ void operator()(std::int64_t row) const {
