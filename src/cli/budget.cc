@@ -77,7 +77,7 @@ void keep_server_to_budget(Options& options) {
   const ModelPlan plan = plan_model(model, request);
   require_budget(model, request, plan);
   options.ctx_size = plan.memory.context;
-  const std::int64_t left = plan.limit - plan.total() - kMiB;
+  const std::int64_t left = plan.limit - plan.total() - kProcessVariation;
   const std::int64_t part = std::clamp<std::int64_t>(left / 2, 0, EngineOptions{}.cache_bytes);
   options.suspended_bytes = options.cache_ram ? std::clamp<std::int64_t>(left, 0, 2 * part) : part;
   if (!options.cache_ram) options.cache_ram = std::to_string(part / kMiB);
@@ -123,8 +123,8 @@ void keep_to_budget(Options& options) {
   if (options.command != Command::kRun) return;
   options.ctx_size = request.session.context = plan.memory.context;
   if (options.cache_ram) return;
-  // Snapshots get what is left; a mebibyte of it stays, since the program's own part varies.
-  const std::int64_t left = plan.limit - plan.total() - kMiB;
+  // Snapshots get what is left, but for what the program's own part may take the next time.
+  const std::int64_t left = plan.limit - plan.total() - kProcessVariation;
   const std::int64_t cache = std::min(left, default_cache_bytes(*outlined.model, request.session));
   options.cache_ram = std::to_string(std::max<std::int64_t>(cache, 0) / kMiB);
 }

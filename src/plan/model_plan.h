@@ -27,6 +27,11 @@ std::string_view weight_kind_name(WeightKind kind);
 /// "routed_experts", for programs.
 std::string_view weight_kind_key(WeightKind kind);
 
+/// What a process takes beside what is planned differs by so much from run to run at most: how many
+/// pages of the program and its libraries the kernel maps at once depends on where they lie (60 runs
+/// differed by 1.4 MiB). Advice, and what is cut to fit, leave it free, so that the next run fits too.
+inline constexpr std::int64_t kProcessVariation = 3 << 20;
+
 struct PlanRequest {
   SessionOptions session;
   std::int64_t sequences = 1;

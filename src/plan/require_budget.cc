@@ -17,9 +17,6 @@ namespace palimpsest {
 namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
-// What the program itself takes differs a little from run to run; advice that is followed should
-// hold.
-constexpr std::int64_t kMargin = kMiB;
 
 std::string mebibytes(std::int64_t bytes) {
   if (bytes < 10'000 * kMiB) return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMiB);
@@ -51,7 +48,7 @@ class Changes {
                      [](const Change& a, const Change& b) { return a.given_up < b.given_up; });
     if (changes_.empty()) everything();
     if (changes_.size() > 2) changes_.resize(2);
-    const std::int64_t whole = (plan_.total() + kMargin + kMiB - 1) / kMiB;
+    const std::int64_t whole = (plan_.total() + kProcessVariation + kMiB - 1) / kMiB;
     changes_.push_back({1, fmt::format("--budget {}MiB", whole)});
     return std::move(changes_);
   }
@@ -64,7 +61,7 @@ class Changes {
     return plan_memory(model_, fixed, 0, request_.sequences);
   }
   bool fits(const MemoryPlan& memory) const { return memory.total() <= available(); }
-  std::int64_t available() const { return request_.limit - request_.process - kMargin; }
+  std::int64_t available() const { return request_.limit - request_.process - kProcessVariation; }
   void add(double given_up, std::string text, const MemoryPlan& memory) {
     changes_.push_back({given_up, fmt::format("{} ({} in all)", text,
                                               mebibytes(memory.total() + request_.process))});
