@@ -186,10 +186,10 @@ bool PictureEncoder::step() {
   return false;
 }
 
-/// Goes on to the next chunk of `rows` rows, or back to the first: false.
+/// Goes on to the next chunk of `rows` rows, or back to the first: false. A plan has seen the largest with the first.
 bool PictureEncoder::next_chunk(std::int64_t rows, std::int64_t chunk) {
   first_ += count_;
-  const bool more = first_ < rows;
+  const bool more = first_ < rows && !ctx_.planning();
   if (!more) first_ = 0;
   count_ = std::min(chunk, rows - first_);
   return more;
