@@ -126,7 +126,6 @@ int serve(const Options& options) {
   server::HttpOptions http_options;
   http_options.host = options.host;
   http_options.port = static_cast<std::uint16_t>(options.port);
-  if (fetch) http_options.workers += hub::ListedFetch::Options().at_once;  // who fetches keeps nobody waiting
   http_options.log = [](std::string_view line) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   };

@@ -80,6 +80,7 @@ PreparedChat prepare_chat(const Backend& backend, const Request& request, const 
   PreparedChat chat;
   chat.fields = read_chat_generation(body, backend.limits);
   chat.conversation = read_conversation(body);
+  require_time_for_pictures(request, chat.conversation);
   EngineRequest& engine = chat.fields.engine;
   constrain(read_constraints(body, true), backend.constraints, &backend.format(),
             &chat.conversation, request.may_take_long, engine);

@@ -25,9 +25,10 @@ std::vector<std::string> names_of_images(const Json& body) {
   return names;
 }
 
+bool is_remote(const std::string& url) { return url.starts_with("http://") || url.starts_with("https://"); }
+
 Result<std::vector<std::byte>> file_of(const Backend& backend, const std::string& url) {
-  const bool remote = url.starts_with("http://") || url.starts_with("https://");
-  if (!remote) return read_data_url(url);
+  if (!is_remote(url)) return read_data_url(url);
   if (!backend.options.fetch) return fail(ErrorCode::kInvalidRequest, "this server fetches no addresses: give the picture as data:image/...;base64,...");
   return backend.options.fetch(url);
 }
@@ -55,6 +56,20 @@ void ContentParts::image(std::string url, const std::string& where) {
 Json ContentParts::json() const {
   if (parts_.empty()) return "";
   return parts_.size() == 1 && parts_[0]["type"] == "text" ? parts_[0]["text"] : parts_;
+}
+
+void require_time_for_pictures(const Request& request, const Conversation& conversation) {
+  if (request.may_take_long) return;
+  bool any = false;
+  PicturesNotRead not_read;
+  for (const ChatMessage& message : conversation.messages) {
+    for (const ContentPart& part : message.content) {
+      if (part.kind != ContentPart::Kind::kImage) continue;
+      any = true;
+      not_read.remote |= is_remote(part.text);
+    }
+  }
+  if (any) throw not_read;
 }
 
 Pictures read_pictures(const Backend& backend, const Json& body, Conversation& conversation) {

@@ -24,6 +24,12 @@ class ContentParts {
   Json parts_ = Json::array();
 };
 
+/// Thrown for pictures where Request::may_take_long does not allow to read them: the request is to be handled again where it does.
+struct PicturesNotRead {
+  bool remote = false;  ///< one must be fetched
+};
+void require_time_for_pictures(const Request& request, const Conversation& conversation);
+
 /// Reads the image parts of a conversation, which was read from `body`: decoded, counted, and set as ChatOptions::image_prompts; their URLs go, since they are
 /// large. In the order of the messages. ApiError 400, or 413 for too many bytes of pixels, naming the part.
 Pictures read_pictures(const Backend& backend, const Json& body, Conversation& conversation);

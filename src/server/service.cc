@@ -8,13 +8,16 @@
 #include "server/api_error.h"
 #include "server/constraint_fields.h"
 #include "server/endpoints.h"
+#include "server/picture_fields.h"
 #include "server/web_page.h"
 
 namespace palimpsest::server {
 namespace {
 
-/// Requests that may wait for their grammar to be made.
+/// Requests that may wait for their grammar to be made, and for their pictures to be read.
 constexpr std::size_t kMostPreparing = 64;
+/// Threads that fetch pictures.
+constexpr std::size_t kFetching = 4;
 
 bool is_json_type(std::string_view type) {
   type = type.substr(0, type.find(';'));
@@ -31,6 +34,8 @@ bool is_json_type(std::string_view type) {
 Service::Service(Engine& engine, Tokenizer tokenizer, ServiceOptions options)
     : backend_(engine, std::move(tokenizer), std::move(options)),
       preparing_(base::TaskThread::AtEnd::kDrop, kMostPreparing) {
+  for (std::size_t i = 0; i < (backend_.options.fetch ? 1 + kFetching : 1); ++i)
+    reading_.emplace_back(base::TaskThread::AtEnd::kDrop, kMostPreparing);
   for (auto* group : {&completion_routes, &messages_routes, &responses_routes, &embedding_routes, &model_routes,
                       &text_routes, &session_routes, &status_routes, &memory_routes})
     routes_.add(group(backend_));
@@ -76,24 +81,31 @@ void Service::perform(const Route& route, std::shared_ptr<Request> request,
   try {
     route.action(*request, reply);
   } catch (const GrammarNotMade&) {
-    prepare(route, std::move(request), reply);
+    prepare(preparing_, "grammars to be made", route, std::move(request), reply);
+  } catch (const PicturesNotRead& pictures) {
+    prepare(reader(pictures.remote), "pictures to be read", route, std::move(request), reply);
   } catch (...) {
     reply->send(error_response(current_error(), route.errors));
   }
 }
 
-/// Handles a request again, where its grammar may be made. Who leaves in the meantime is forgotten.
-void Service::prepare(const Route& route, std::shared_ptr<Request> request,
-                      const std::shared_ptr<Reply>& reply) {
+base::TaskThread& Service::reader(bool remote) {
+  if (!remote || reading_.size() == 1) return reading_.front();
+  return reading_[1 + fetches_++ % kFetching];
+}
+
+/// Handles a request again, where that may take long. Who leaves in the meantime is forgotten.
+void Service::prepare(base::TaskThread& thread, const char* what, const Route& route,
+                      std::shared_ptr<Request> request, const std::shared_ptr<Reply>& reply) {
   const auto gone = std::make_shared<std::atomic<bool>>(false);
   reply->on_gone([gone] { *gone = true; });
   request->may_take_long = true;
-  const bool taken = preparing_.post([this, &route, request = std::move(request), reply, gone] {
+  const bool taken = thread.post([this, &route, request = std::move(request), reply, gone] {
     if (!*gone) perform(route, request, reply);
     warm();
   });
   if (taken) return;
-  ApiError error(429, fmt::format("{} requests wait for their grammars to be made, and no more may", kMostPreparing), {}, "overloaded");
+  ApiError error(429, fmt::format("{} requests wait for their {}, and no more may", kMostPreparing, what), {}, "overloaded");
   error.retry_after = 1;
   reply->send(error_response(error, route.errors));
 }

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
+#include <deque>
 #include <memory>
 #include <optional>
 
@@ -27,13 +30,17 @@ class Service final : public Handler {
  private:
   void perform(const Route& route, std::shared_ptr<Request> request,
                const std::shared_ptr<Reply>& reply);
-  void prepare(const Route& route, std::shared_ptr<Request> request,
-               const std::shared_ptr<Reply>& reply);
+  /// `what`: waits, in the words of the refusal when too many do.
+  void prepare(base::TaskThread& thread, const char* what, const Route& route,
+               std::shared_ptr<Request> request, const std::shared_ptr<Reply>& reply);
+  base::TaskThread& reader(bool remote);
   void warm();
 
   Backend backend_;
   Routes routes_;
   base::TaskThread preparing_;  ///< makes grammars, and masks ahead
+  std::deque<base::TaskThread> reading_;  ///< requests with pictures; all but the first: with pictures to be fetched
+  std::atomic<std::size_t> fetches_{0};
 };
 
 }  // namespace palimpsest::server

@@ -39,6 +39,7 @@ void apply_template(const Backend& backend, const Request& request,
                     const std::shared_ptr<Reply>& reply) {
   const Json body = parse_object(request.body);
   Conversation conversation = read_conversation(body);
+  require_time_for_pictures(request, conversation);
   EngineRequest unused;
   constrain(read_constraints(body, true), backend.constraints, &backend.format(), &conversation,
             request.may_take_long, unused);

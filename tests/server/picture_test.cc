@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 
 #include "running_server.h"
@@ -313,6 +314,32 @@ TEST(PicturesInChats, AddressesAreFetchedWhereThatIsAllowed) {
   const Answer answer = chat(server.port, body_of("http://other.example/a", "x"));
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(reason_of(answer), "messages[0].content[0]: nothing is fetched from there");
+}
+
+/// Of http(s) addresses, since those can be kept waiting; pictures that are there are decoded, which may take a second each, on a thread of their own too.
+TEST(PicturesInChats, KeepOnlyPicturesWaitingWhileTheyAreRead) {
+  constexpr int kAsked = 9;
+  std::promise<void> go;
+  std::atomic<int> fetched = 0;
+  ServiceOptions options;
+  options.fetch = [&fetched, may = go.get_future().share()](const std::string&) -> Result<std::vector<std::byte>> {
+    ++fetched;
+    may.wait();
+    return fail(ErrorCode::kInvalidRequest, "not there");
+  };
+  const Seeing server({}, options);
+  std::vector<std::future<Answer>> remote;
+  for (int i = 0; i < kAsked; ++i) remote.push_back(std::async(std::launch::async, [&] { return chat(server.port, body_of("https://images.example/a", "x")); }));
+  Seeing::wait_for([&] { return fetched > 1; });
+  const auto status = [&](const Json& body) { return std::async(std::launch::async, [&server, body] { return chat(server.port, body).status; }); };
+  auto words = status(body_of(Json::array({user("Hello")}))), there = status(body_of(picture(28, 28, 1), "x"));
+  EXPECT_EQ(words.wait_for(std::chrono::seconds(90)), std::future_status::ready);
+  EXPECT_EQ(there.wait_for(std::chrono::seconds(90)), std::future_status::ready);
+  go.set_value();
+  EXPECT_EQ(words.get(), 200);
+  EXPECT_EQ(there.get(), 200);
+  for (auto& answer : remote) EXPECT_EQ(reason_of(answer.get()), "messages[0].content[0]: not there");
+  EXPECT_EQ(fetched, kAsked);
 }
 
 }  // namespace
