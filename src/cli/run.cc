@@ -267,7 +267,7 @@ class Chat {
       if (person) std::fputs("> ", stderr);
       if (!std::getline(std::cin, line)) break;
       if (line.empty()) continue;
-      const bool is_image = line.starts_with("/image ");
+      const bool is_image = line == "/image" || line.starts_with("/image ");
       try {
         const int code = is_image ? attach_line(line) : say(line, true);
         if (code != 0 && !person) return code;
@@ -295,9 +295,10 @@ class Chat {
 
   /// "/image FILE"
   int attach_line(const std::string& line) {
-    std::string path = line.substr(line.find(' '));
+    std::string path = line.substr(std::string_view("/image").size());
     path.erase(0, path.find_first_not_of(' '));
     path.erase(path.find_last_not_of(" \r") + 1);
+    if (path.empty()) throw make_error(ErrorCode::kInvalidRequest, "/image: no file is named");
     attach(path);
     return 0;
   }

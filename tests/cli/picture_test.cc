@@ -129,6 +129,9 @@ TEST(ImageFlag, ChatsGoOnWithTheirPictures) {
   const auto missing = test::run_child(PALIMPSEST_BINARY, common, "/image nowhere.png\n");
   EXPECT_EQ(missing.exit_code, 1);
   EXPECT_THAT(missing.err, HasSubstr("nowhere.png"));
+  const auto unnamed = test::run_child(PALIMPSEST_BINARY, common, "/image\n");
+  EXPECT_EQ(unnamed.exit_code, 1);
+  EXPECT_THAT(unnamed.err, HasSubstr("/image: no file is named"));
   std::vector<std::string> shrunk = common;
   shrunk.insert(shrunk.end(), {"--image", path, "--image-tokens", "1", "-p", "What is this?"});
   EXPECT_LT(std::stol(after(test::run_child(PALIMPSEST_BINARY, shrunk).err, "prompt ")), std::stol(after(first.err, "prompt ")));
