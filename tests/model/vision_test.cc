@@ -212,5 +212,20 @@ TEST(VisionConfig, RefusesWhatItCannotCompute) {
   EXPECT_FALSE(parse_vision_config("{}").has_value());
 }
 
+TEST(VisionConfig, RefusesPixelsThatItDoesNotMake) {
+  const auto said = [](const std::string& media) {
+    try {
+      parse_vision_config(kPublished, "{\"media_proc_cfg\": {" + media + "}}");
+      return std::string("accepted");
+    } catch (const Error& error) {
+      return error.text();
+    }
+  };
+  EXPECT_EQ(said(R"("image_mean": [0.5, 0.5, 0.5], "image_std": 0.5, "fixed_output_tokens": null, "transparent_bg_fill_stage": "after_resize")"), "accepted");
+  EXPECT_EQ(said(R"("image_mean": [0.48, 0.5, 0.5])"), "preprocessor_config.json: media_proc_cfg.image_mean: [0.48,0.5,0.5] is not supported, only [0.5,0.5,0.5]");
+  for (const char* other : {R"("image_std": [0.5, 0.5])", R"("image_std": "0.5")", R"("fixed_output_tokens": 256)", R"("transparent_bg_fill_stage": "before_resize")"})
+    EXPECT_NE(said(other).find("is not supported, only"), std::string::npos) << other;
+}
+
 }  // namespace
 }  // namespace palimpsest

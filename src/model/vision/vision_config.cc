@@ -1,6 +1,7 @@
 #include "model/vision/vision_config.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/mapped_file.h"
 #include "model/families/config_reading.h"
@@ -25,10 +26,24 @@ void require_known_tower(const JsonObject& vision) {
   for (const char* key : {"attn_bias", "linear_bias", "patch_embed_proj_bias"}) require_boolean(vision, key, false);
 }
 
+/// The pixels that media::PatchImage makes.
+void require_known_pixels(std::string_view text, const JsonObject& media) {
+  const auto json = nlohmann::json::parse(text).at("media_proc_cfg");  // a JsonObject has no lists of fractions
+  const nlohmann::json half = 0.5, halves = {0.5, 0.5, 0.5}, none;
+  for (const char* key : {"image_mean", "image_std"}) {
+    if (const auto found = json.value(key, none); found != none && found != half && found != halves)
+      throw make_error(ErrorCode::kUnsupported, "{}: {} is not supported, only {}", media.where(key), found.dump(), halves.dump());
+  }
+  if (media.has("fixed_output_tokens"))
+    throw make_error(ErrorCode::kUnsupported, "{}: {} is not supported, only null", media.where("fixed_output_tokens"), json.at("fixed_output_tokens").dump());
+  require_string_if_present(media, "transparent_bg_fill_stage", "after_resize");
+}
+
 void read_preprocessor(std::string_view text, VisionConfig& config) {
   const JsonObject root = JsonObject::parse(text, "preprocessor_config.json");
   const auto media = root.find_object("media_proc_cfg");
   if (!media) return;
+  require_known_pixels(text, *media);
   const auto same = [&](const char* key, std::int64_t expected) {
     if (const auto found = media->find_integer(key); found && *found != expected) {
       throw bad(media->where(key), fmt::format("{}, but config.json says {}", *found, expected));
