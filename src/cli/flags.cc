@@ -474,6 +474,12 @@ const std::vector<Flag> kFlags = {
      .target = &Options::allow_remote_without_key,
      .help = "let other machines in without any key",
      .commands = {kServe}},
+    {.names = {"--allowed-host"},
+     .value = "NAME",
+     .target = &Options::allowed_hosts,
+     .help = "answer requests whose Host header is NAME too, any port; several with commas between, may be repeated. Without a key, a server "
+             "on loopback answers to localhost, loopback addresses and its own alone",
+     .commands = {kServe}},
     {.names = {"--no-web"},
      .target = &Options::no_web,
      .help = "do not serve the web page",

@@ -57,6 +57,7 @@ struct Options {
   std::vector<std::string> images;  ///< files
   std::optional<std::int64_t> image_tokens;  ///< 0: the model reads no pictures
   std::optional<std::string> image_urls;     ///< hosts
+  std::vector<std::string> allowed_hosts;
 };
 
 }  // namespace palimpsest::cli

@@ -104,6 +104,7 @@ int serve(const Options& options) {
                      "--allow-remote-without-key if anybody there may use the model",
                      options.host);
   }
+  const server::HostCheck hosts(options.host, options.allowed_hosts);
   const auto fetch = picture_fetch(options);
   const auto model = load_model(options);
   const Tokenizer tokenizer =
@@ -126,6 +127,8 @@ int serve(const Options& options) {
   server::HttpOptions http_options;
   http_options.host = options.host;
   http_options.port = static_cast<std::uint16_t>(options.port);
+  // Pages that are made to lead here have no key. From other machines any name may be the right one.
+  if (!options.allowed_hosts.empty() || (keys.empty() && server::is_loopback(options.host))) http_options.hosts = hosts;
   http_options.log = [](std::string_view line) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   };

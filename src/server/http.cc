@@ -214,6 +214,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const unsigned version = parser.get().version();
     const bool keep = parser.get().keep_alive();
     const bool has_body = !parser.is_done();
+    int wrong = 0;
+    std::string text = wrong_host(parser.get(), wrong);
+    if (wrong != 0) {
+      co_await refuse(request, wrong, std::move(text));
+      co_return false;
+    }
     if (std::optional<Response> refused = shared_.handler.admit(request)) {
       const bool sent = co_await write_response(request, std::move(*refused), version, keep && !has_body);
       if (has_body) co_await linger(std::chrono::seconds(2));
@@ -233,6 +239,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     request.body = std::move(parser.get().body());
     co_return co_await answer(request, version, keep);
+  }
+
+  /// The text of a refusal and its status.
+  std::string wrong_host(const http::request<http::string_body>& message, int& status) const {
+    const std::string_view host = view(message[http::field::host]);
+    if (message.count(http::field::host) > 1) {
+      status = 400;
+      return "there is more than one Host header";
+    }
+    if (!shared_.options.hosts || shared_.options.hosts->allows(host)) return {};
+    status = 403;
+    return fmt::format("the header Host says \"{}\", which is no name of this server (serve --allowed-host NAME lets one in)", host.substr(0, 100));
   }
 
   awaitable<void> refuse_body(const Request& request, error_code ec) {

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/host_check.h"
+
 // HTTP/1.1 without any of its library showing: requests in, whole answers or server-sent events out.
 
 namespace palimpsest::server {
@@ -81,6 +83,7 @@ struct HttpOptions {
   std::chrono::milliseconds ping_time{15'000};    ///< between comments of a stream that has nothing to say
   /// One line for each request, without anything of its body. On the transport's thread.
   std::function<void(std::string_view line)> log;
+  std::optional<HostCheck> hosts;  ///< requests for other hosts are told 403; nothing: any host will do
 };
 
 /// Whether `host` can be reached from this machine only.

@@ -44,6 +44,9 @@ TEST(Serve, RefusesWhatIsNoAddressAndNoKey) {
   const auto host = refused({"--host", "nowhere"});
   EXPECT_EQ(host.exit_code, 2);
   EXPECT_THAT(host.err, HasSubstr("'nowhere'"));
+  const auto allowed = refused({"--allowed-host", "a.example,http://b.example"});
+  EXPECT_EQ(allowed.exit_code, 2);
+  EXPECT_THAT(allowed.err, HasSubstr("--allowed-host: 'http://b.example' is neither"));
   EXPECT_EQ(refused({"--api-key", ""}).exit_code, 2);
   EXPECT_EQ(refused({"--port", "65536"}).exit_code, 2);
   test::TempFolder folder;
