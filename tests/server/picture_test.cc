@@ -143,20 +143,6 @@ TEST(PicturesInChats, GiveTheTextOfASession) {
   EXPECT_NE(said(chat(seeing().port, body_of(picture(100, 60, 2), "What is this?"))), said(whole)) << "another picture";
 }
 
-/// Log-probabilities tell every bit: neither others at the same time nor what was computed before changes one.
-TEST(PicturesInChats, AreTheSameBesideOthers) {
-  std::vector<std::string> alone;
-  const auto body = [](unsigned i) { return body_of(picture(60 + 100 * (i % 3), 90, i), "Say what you see."); };
-  for (unsigned i = 0; i < 5; ++i) alone.push_back(said(chat(Seeing().port, body(i))));
-  const Seeing busy;
-  std::vector<std::future<std::string>> answers;
-  for (unsigned i = 0; i < 10; ++i) {
-    answers.push_back(std::async(std::launch::async, [&, i] { return said(chat(busy.port, i % 2 ? body(i / 2) : body_of(Json::array({user("Hello " + std::to_string(i))})))); }));
-  }
-  for (unsigned i = 1; i < 10; i += 2) EXPECT_EQ(answers[i].get(), alone[i / 2]) << i;
-  EXPECT_EQ(busy.engine.metrics().pictures, 5u);
-}
-
 TEST(PicturesInChats, ArePrefixesThatAreFoundAgain) {
   const Seeing server;
   const std::string url = picture(400, 300, 1), other = picture(400, 300, 2);  // 15 x 11 tokens
