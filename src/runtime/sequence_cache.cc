@@ -384,7 +384,7 @@ bool SequenceCache::adopt(std::int32_t slot, std::span<const std::int32_t> token
       !pool_.load(slot, length))
     return false;
   pool_.write_fixed(slot, fixed);
-  pool_.write_rows(slot, 0, length, rows);
+  if (rows) pool_.write_rows(slot, 0, length, rows);
   s.tokens.assign(tokens.begin(), tokens.end());
   s.prompt = s.restored = s.known = length;
   s.canonical = false;

@@ -141,7 +141,7 @@ class SequenceCache {
   /// Requests since a mark was last used.
   std::int64_t age(const Mark& mark) const { return clock_ - mark.last_used; }
   /// Closes what the slot holds and makes it a sequence that has computed `tokens`: `fixed` and
-  /// `rows` as StatePool holds them. False, and the slot is empty, when there is no room.
+  /// `rows` as StatePool holds them; null: who calls writes them. False: no room; the slot is empty.
   [[nodiscard]] bool adopt(std::int32_t slot, std::span<const std::int32_t> tokens,
                            const std::byte* fixed, const std::byte* rows);
   struct StoredSnapshot {

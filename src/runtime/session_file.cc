@@ -99,7 +99,9 @@ T read(std::span<const std::byte> bytes, std::uint64_t offset) {
 /// Cuts the file into its sections one after the other.
 class SectionCutter {
  public:
-  explicit SectionCutter(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  using Checked = std::function<void(std::span<const std::byte>)>;
+  SectionCutter(std::span<const std::byte> bytes, const Checked& checked)
+      : bytes_(bytes), checked_(checked) {}
 
   Result<std::span<const std::byte>> next(Section section, std::uint64_t size) {
     const std::uint64_t end = bytes_.size() - sizeof(Footer);
@@ -111,7 +113,7 @@ class SectionCutter {
     const auto part = bytes_.subspan(at_, size);
     at_ += padded(size);
     const auto footer = read<Footer>(bytes_, end);
-    if (XXH3_64bits(part.data(), part.size()) != footer[section]) {
+    if (checksum(part) != footer[section]) {
       return fail(ErrorCode::kInvalidFile, "section '{}' fails its checksum",
                   kSectionNames[section]);
     }
@@ -120,7 +122,26 @@ class SectionCutter {
   bool at_end() const { return at_ == bytes_.size() - sizeof(Footer); }
 
  private:
+  struct Free {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+
+  /// XXH3_64bits(), a piece at a time.
+  std::uint64_t checksum(std::span<const std::byte> part) {
+    constexpr std::size_t kPiece = 4 << 20;
+    XXH3_64bits_reset(state_.get());
+    while (!part.empty()) {
+      const auto piece = part.first(std::min(part.size(), kPiece));
+      XXH3_64bits_update(state_.get(), piece.data(), piece.size());
+      if (checked_) checked_(piece);
+      part = part.subspan(piece.size());
+    }
+    return XXH3_64bits_digest(state_.get());
+  }
+
   std::span<const std::byte> bytes_;
+  const Checked& checked_;
+  std::unique_ptr<XXH3_state_t, Free> state_{XXH3_createState()};
   std::uint64_t at_ = sizeof(Header);
 };
 
@@ -177,10 +198,12 @@ Result<std::vector<Record>> parse_records(std::span<const std::byte> bytes, cons
 
 }  // namespace
 
-Result<SessionImage> parse_session(std::span<const std::byte> bytes) {
+Result<SessionImage> parse_session(
+    std::span<const std::byte> bytes,
+    const std::function<void(std::span<const std::byte>)>& checked) {
   const auto header = parse_header(bytes);
   if (!header) return tl::make_unexpected(header.error());
-  SectionCutter cut(bytes);
+  SectionCutter cut(bytes, checked);
   const auto tokens = cut.next(kTokens, header->tokens * sizeof(std::int32_t));
   if (!tokens) return tl::make_unexpected(tokens.error());
   const auto record_bytes = cut.next(kRecords, header->snapshots * sizeof(Record));

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -76,8 +77,11 @@ struct SessionImage {
 };
 
 /// Errors: kInvalidFile, with what is wrong, for bytes that are no session of this version, cut,
-/// too long, or fail a checksum.
-Result<SessionImage> parse_session(std::span<const std::byte> bytes);
+/// too long, or fail a checksum. `checked`, where given, hears of each piece of the bytes that has
+/// been read, so that a mapping can let go of it.
+Result<SessionImage> parse_session(
+    std::span<const std::byte> bytes,
+    const std::function<void(std::span<const std::byte>)>& checked = {});
 
 /// Writes what the slot holds, and of the snapshots in memory on its way the most useful ones that
 /// take at most `snapshot_bytes`. The file appears whole, after the disk has it, or the one before

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -43,6 +44,14 @@ class Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
+  /// Lets go of the whole pages in a part of bytes(), so that a file counts little in the memory of
+  /// the process: they are read again if they are touched.
+  void release(std::span<const std::byte> part) const {
+    static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const auto at = static_cast<std::size_t>(part.data() - bytes().data());
+    const std::size_t begin = (at + page - 1) / page * page, end = (at + part.size()) / page * page;
+    if (begin < end) ::madvise(static_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+  }
 
  private:
   void* data_ = nullptr;
@@ -119,7 +128,7 @@ struct SessionFile::Impl {
   Impl(const std::filesystem::path& path_in, const SessionOrigin& origin)
       : path(path_in), file(path_in) {
     try {
-      image = value_or_throw(parse_session(file.bytes()));
+      image = value_or_throw(parse_session(file.bytes(), [this](auto part) { file.release(part); }));
       check_origin(image.origin, origin);
     } catch (Error& error) {
       throw error.add_context(path.string());
@@ -136,13 +145,24 @@ SessionFile::~SessionFile() = default;
 
 SessionNote SessionFile::restore(SequenceCache& cache, std::int32_t slot) const {
   const SessionImage& image = impl_->image;
+  const auto let_go = [this](const std::byte* begin, std::int64_t size) {
+    impl_->file.release({begin, static_cast<std::size_t>(size)});
+  };
   try {
     check_fits(image, cache.pool());
     const std::span tokens(image.tokens);
     if (!cache.adopt(slot, tokens.first(static_cast<std::size_t>(image.computed)), image.fixed,
-                     image.rows)) {
+                     nullptr)) {
       throw make_error(ErrorCode::kOutOfMemory, "no room for the {} tokens of the session",
                        image.computed);
+    }
+    let_go(image.fixed, image.fixed_size(image.computed));
+    constexpr std::int64_t kPiece = 1024;  // tokens
+    for (std::int64_t begin = 0; begin < image.computed; begin += kPiece) {
+      const std::int64_t end = std::min(begin + kPiece, image.computed);
+      const std::byte* rows = image.rows + begin * image.row_bytes;
+      cache.pool().write_rows(slot, begin, end, rows);
+      let_go(rows, (end - begin) * image.row_bytes);
     }
     for (const auto& s : image.snapshots) {
       cache.adopt_snapshot(slot, {.position = s.position,
@@ -151,12 +171,17 @@ SessionNote SessionFile::restore(SequenceCache& cache, std::int32_t slot) const 
                                   .rows_from = s.rows_from,
                                   .fixed = s.fixed,
                                   .rows = s.rows});
+      let_go(s.fixed, image.fixed_size(s.position));
+      let_go(s.rows, (s.position - s.rows_from) * image.row_bytes);
     }
     const auto pending = tokens.subspan(static_cast<std::size_t>(image.computed));
-    return {.pending = {pending.begin(), pending.end()},
-            .sampler_seed = image.sampler_seed,
-            .sampler_sequence = image.sampler_sequence,
-            .text = std::string(image.text)};
+    SessionNote note = {.pending = {pending.begin(), pending.end()},
+                        .sampler_seed = image.sampler_seed,
+                        .sampler_sequence = image.sampler_sequence,
+                        .text = std::string(image.text)};
+    let_go(reinterpret_cast<const std::byte*>(image.text.data()),
+           static_cast<std::int64_t>(image.text.size()));
+    return note;
   } catch (Error& error) {
     throw error.add_context(impl_->path.string());
   }

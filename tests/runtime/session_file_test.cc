@@ -11,6 +11,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "base/rng.h"
@@ -96,6 +98,32 @@ TEST(SessionFile, TheNextAnswerIsWhatItWouldHaveBeen) {
     EXPECT_EQ(after.model.rows_computed, 40) << "nothing is computed again";
     EXPECT_EQ(after.cache.tokens(b).size(), static_cast<std::size_t>(length) + 80);
   }
+}
+
+/// Bytes of mapped files in the memory of this process.
+std::int64_t mapped_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::int64_t sum = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssFile:") || line.starts_with("RssShmem:"))
+      sum += std::stoll(line.substr(line.find(':') + 1)) * 1024;
+  }
+  return sum;
+}
+
+/// Mapped bytes that were touched count against a --budget.
+TEST(SessionFile, LeavesTheMemoryOfTheProcessOnceItIsRead) {
+  constexpr std::int64_t kText = 48 << 20, kFew = 8 << 20;
+  const test::TempFolder folder;
+  Engine before, after;
+  save_session(folder / "s", before.cache, before.submit(text(1, 1000)), kModel,
+               {.text = std::string(static_cast<std::size_t>(kText), 'x')});
+  const std::int64_t mapped = mapped_bytes();
+  const SessionFile file(folder / "s", kModel);
+  EXPECT_LT(mapped_bytes() - mapped, kFew) << "checked";
+  const SessionNote note = file.restore(after.cache, *after.cache.open({}));
+  EXPECT_EQ(note.text, std::string(static_cast<std::size_t>(kText), 'x'));
+  EXPECT_LT(mapped_bytes() - mapped, kFew) << "copied";
 }
 
 TEST(SessionFile, WhatIsHeldIsWrittenAsItWasWhileTheCacheGoesOn) {
