@@ -58,6 +58,7 @@ constexpr CommandInfo kCommandTable[] = {
      "say what a model will take and how fast it can be, reading headers only, or config.json alone",
      "palimpsest plan -m models/demo\n"
      "palimpsest plan -m kimi-linear -c 131072 -np 4 --budget 128GiB\n"
+     "palimpsest plan -m kimi-linear -c 1048576 --device cuda\n"
      "palimpsest plan -m kimi-k3 -c 1048576 --cache-ram 20GiB --device h200 --svg memory.svg\n"
      "palimpsest plan -m models/demo --json | jq .memory.total"},
     {kSelfcheck, "selfcheck",

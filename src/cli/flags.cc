@@ -385,9 +385,9 @@ const std::vector<Flag> kFlags = {
     {.names = {"--budget"},
      .value = "SIZE",
      .target = &Options::budget,
-     .help = "most memory of the whole process, weights included: 24GiB, 800MB; what does not fit "
+     .help = "most memory of the whole process, weights included, with --device cuda most of the GPU's: 24GiB, 800MB; what does not fit "
              "is refused before loading, with what would fit (plan: plan for it)",
-     .default_text = "none; plan: what is available",
+     .default_text = "none; plan: what is available, with --device cuda and without a GPU 139GiB",
      .commands = kPlanned},
     {.names = {"--cache-ram"},
      .value = "SIZE",
@@ -512,10 +512,10 @@ const std::vector<Flag> kFlags = {
     {.names = {"--device"},
      .value = "NAME",
      .target = &Options::device,
-     .help = "also estimate the speed on such devices by their data sheets: h100, h200, a100, "
-             "rtx4090",
+     .help = "cuda: what the model takes on the first GPU, or on an H200 where there is none; h100, h200, a100, rtx4090: also estimate "
+             "the speed on such devices by their data sheets",
      .default_text = "cpu",
-     .choices = {"cpu", "h100", "h200", "a100", "rtx4090"},
+     .choices = {"cpu", "cuda", "h100", "h200", "a100", "rtx4090"},
      .commands = {kPlan}},
 
     {.names = {"--width"},

@@ -11,6 +11,7 @@
 #include "machine/machine.h"
 #include "machine/memory.h"
 #include "model/weight_spec.h"
+#include "ops/device.h"
 #include "report/terminal.h"
 #include "runtime/snapshot_policy.h"
 
@@ -31,6 +32,9 @@ std::filesystem::path largest_weight_file(const std::filesystem::path& path) {
   return largest;
 }
 
+/// What an H200 has free: 139.8 GiB less what the driver keeps for itself.
+constexpr std::int64_t kFreeOnH200 = std::int64_t{139} << 30;
+
 void add_replays(PlanReport& report) {
   const std::int64_t context = report.plan.memory.context, count = report.plan.snapshots.count;
   report.densest_bytes = static_cast<std::int64_t>(snapshot_positions(context, 1).size()) *
@@ -46,14 +50,19 @@ void add_replays(PlanReport& report) {
 
 void add_speed(PlanReport& report, const Options& options) {
   const ModelPlan& plan = report.plan;
+  if (const auto file = largest_weight_file(options.model); !file.empty())
+    report.disk_bandwidth = measure_disk_bandwidth(file);
+  if (!plan.on_host()) {  // on one device, or not at all
+    report.device = find_device("h200");
+    if (plan.fits()) report.on_device = device_speed(plan.decode, 0, *report.device);
+    return;
+  }
   const MachineInfo machine = probe_machine();
   const int threads = options.threads > 0 ? static_cast<int>(options.threads) : machine.cores;
   // Larger than the last cache and read end to end: little of one pass is left for the next.
   const std::int64_t buffer = std::clamp<std::int64_t>(2 * machine.l3_bytes, 64 << 20, 512 << 20);
   if (buffer < machine.memory_available / 2)
     report.memory_bandwidth = measure_read_bandwidth(buffer, threads);
-  if (const auto file = largest_weight_file(options.model); !file.empty())
-    report.disk_bandwidth = measure_disk_bandwidth(file);
   const std::int64_t room = plan.limit - (plan.total() - plan.memory.weights);
   report.speed = decode_speed(plan.decode, plan.stored_in(WeightKind::kRoutedExperts), room,
                               report.memory_bandwidth, report.disk_bandwidth);
@@ -72,9 +81,12 @@ int plan(const Options& options) {
                                 .sequences = options.sequences,
                                 .process = outlined.process}};
   report.has_budget = options.budget.has_value();
-  report.request.limit = report.has_budget ? parse_size("--budget", *options.budget)
-                                           : machine::available_memory() + outlined.process;
+  if (options.device == "cuda") report.request.where = DeviceKind::kCuda;
+  report.request.limit = report.has_budget          ? parse_size("--budget", *options.budget)
+                         : options.device == "cuda" ? ops::free_cuda_memory().value_or(kFreeOnH200)
+                                                    : machine::available_memory() + outlined.process;
   report.plan = plan_model(*outlined.model, report.request);
+  report.most_sequences = most_sequences(*outlined.model, report.request, report.plan);
   add_replays(report);
   add_speed(report, options);
 

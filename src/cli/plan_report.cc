@@ -63,7 +63,13 @@ std::string memory_text(const PlanReport& r) {
   for (std::size_t k = 0; k < kWeightKinds; ++k)
     row(weight_kind_name(static_cast<WeightKind>(k)), plan.stored[k]);
   row("file headers", plan.headers);
-  row("copies made while loading", plan.copies, "vectors as F32, matrices stored in another order");
+  if (plan.on_host()) {
+    row("copies made while loading", plan.copies, "vectors as F32, matrices stored in another order");
+  } else {
+    row("more than stored", plan.copies, "vectors as F32, heads that are repeated; everything else as stored");
+    row("padding", plan.device.padding);
+    row("tables of experts", plan.device.expert_tables);
+  }
   table.add_row({"weights", format_bytes(m.weights), ""});
   row("pages", m.pages - plan.tails, "whatever the length");
   row("convolution tails", plan.tails, "whatever the length");
@@ -76,11 +82,11 @@ std::string memory_text(const PlanReport& r) {
                       ? ""
                       : ", one of them " + format_bytes(plan.snapshots.bytes_at_end)));
   row("pictures", m.pictures, "the vision tower, a picture while it is read, and rows of pictures");
-  row("the program itself", plan.process);
+  if (plan.on_host()) row("the program itself", plan.process);
   table.add_row({"total", format_bytes(plan.total()),
                  fmt::format("{} {}", format_bytes(plan.limit),
                              r.has_budget ? "is the budget" : "are available")});
-  std::string text = "\nmemory\n" + table.to_string(2);
+  std::string text = (plan.on_host() ? "\nmemory\n" : "\nthe device's memory\n") + table.to_string(2);
   if (!r.model->unused_tensors().empty() && m.pictures == 0) {
     text += fmt::format(
         "  not counted: {} tensors of the vision tower{}, which the text model does not use\n",
@@ -88,6 +94,23 @@ std::string memory_text(const PlanReport& r) {
         r.model->unused_bytes() > 0 ? " (" + format_bytes(r.model->unused_bytes()) + ")" : "");
   }
   return text;
+}
+
+std::string host_text(const PlanReport& r) {
+  if (r.plan.on_host()) return "";
+  const HostShare& h = r.plan.host;
+  report::Table table({{""}, {"", Align::kRight}, {""}});
+  const auto row = [&](std::string_view name, std::int64_t bytes, std::string note = "") {
+    if (bytes != 0) table.add_row({std::string(name), format_bytes(bytes), std::move(note)});
+  };
+  row("the program itself", r.plan.process, "without the driver's part");
+  row("staging", h.staging, "while weights are loaded");
+  row("copies", h.copies, "while weights are loaded");
+  row("logits", h.logits, "kept for every sequence");
+  row("results", h.results, "logits of a pass");
+  row("pictures", h.pictures, "the vision tower computes here");
+  row("at most", r.plan.host_total());
+  return "\nthe host's memory beside it\n" + table.to_string(2);
 }
 
 std::string fit_text(const PlanReport& r) {
@@ -98,6 +121,8 @@ std::string fit_text(const PlanReport& r) {
   if (plan.longest > 0 && !unlimited)
     text += fmt::format(" The longest context that fits is {} tokens{}.",
                         format_grouped(plan.longest), each);
+  if (r.most_sequences > 1)
+    text += fmt::format(" As many as {} sequences of {} tokens fit.", r.most_sequences, format_grouped(plan.memory.context));
   if (plan.longest == 0 && plan.longest_from_disk > 0) {
     text += fmt::format(
         " Weights must be read from disk again and again; beside them the longest context is {} "
@@ -195,7 +220,7 @@ std::string comparison_text(const PlanReport& r, int width) {
 }  // namespace
 
 std::string to_text(const PlanReport& report, int width) {
-  return heading(report) + memory_text(report) + fit_text(report) + replay_text(report) +
+  return heading(report) + memory_text(report) + host_text(report) + fit_text(report) + replay_text(report) +
          speed_text(report) + comparison_text(report, width);
 }
 
@@ -209,6 +234,8 @@ nlohmann::ordered_json to_json(const PlanReport& r) {
     weights[std::string(weight_kind_key(static_cast<WeightKind>(k)))] = plan.stored[k];
   weights["headers"] = plan.headers;
   weights["copies"] = plan.copies;
+  weights["padding"] = plan.device.padding;
+  weights["expert_tables"] = plan.device.expert_tables;
   weights["total"] = m.weights;
   const auto number = [](double value) {
     return value > 0 ? ordered_json(value) : ordered_json(nullptr);
@@ -237,11 +264,13 @@ nlohmann::ordered_json to_json(const PlanReport& r) {
         {"workspace", m.workspace},
         {"snapshots", m.cache},
         {"pictures", m.pictures},
-        {"process", plan.process},
+        {"process", plan.on_host() ? plan.process : 0},
         {"total", plan.total()}}},
+      {"where", plan.on_host() ? "cpu" : "cuda"},
       {"limit", {{"bytes", plan.limit}, {"is_budget", r.has_budget}}},
       {"fits", plan.fits()},
       {"longest_context", plan.longest},
+      {"most_sequences", r.most_sequences},
       {"longest_context_from_disk", plan.longest_from_disk},
       {"snapshots",
        {{"bytes_each", plan.snapshots.bytes},
@@ -269,6 +298,10 @@ nlohmann::ordered_json to_json(const PlanReport& r) {
         {"bytes", c.bytes(m.context)},
         {"attention_bytes", c.all_attention_bytes(m.context)},
         {"reduction", c.reduction(m.context)}}}};
+  if (const HostShare& h = plan.host; !plan.on_host()) {
+    json["host"] = {{"process", plan.process}, {"staging", h.staging},   {"copies", h.copies},         {"logits", h.logits},
+                    {"results", h.results},    {"pictures", h.pictures}, {"total", plan.host_total()}};
+  }
   if (r.on_device) {
     json["speed"]["device"] = {{"name", r.device->name},
                                {"count", r.on_device->count},

@@ -24,6 +24,7 @@ struct PlanReport {
   PlanRequest request;
   ModelPlan plan;
   bool has_budget = false;
+  std::int64_t most_sequences = 0;
 
   std::int64_t spacing = 1;        ///< of snapshots, in multiples of the densest
   std::int64_t densest_bytes = 0;  ///< of the cache that holds the densest

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "formats/quote.h"
 #include "formats/shard_index.h"
@@ -11,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the views of an outline point to: an address that is not null and that nobody reads.
+// Where the views of an outline begin: addresses that are not null, differ, and are read by nobody.
 constexpr std::uintptr_t kNoBytes = 64;
 
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
@@ -83,6 +84,8 @@ Result<Checkpoint> Checkpoint::outline(std::deque<std::string> names, std::vecto
   Checkpoint checkpoint;
   checkpoint.shards_.push_back({{}, {}, std::move(names), {}});
   checkpoint.entries_ = std::move(entries);
+  std::uint64_t offset = 0;
+  for (TensorEntry& entry : checkpoint.entries_) entry.offset = std::exchange(offset, offset + std::max<std::uint64_t>(entry.bytes(), 1));
   checkpoint.index_ = NameIndex(checkpoint.entries_);
   if (const auto pair = checkpoint.index_.find_duplicate(checkpoint.entries_)) {
     return fail(ErrorCode::kInvalidFile, "tensor {} occurs twice", quote(checkpoint.entries_[pair->first].name));
@@ -152,7 +155,7 @@ const TensorEntry* Checkpoint::find(std::string_view name) const {
 
 Tensor Checkpoint::view(const TensorEntry& entry) const {
   const std::byte* data =
-      is_outline() ? reinterpret_cast<const std::byte*>(kNoBytes) : shards_[entry.shard].file.bytes().data() + entry.offset;
+      is_outline() ? reinterpret_cast<const std::byte*>(kNoBytes + entry.offset) : shards_[entry.shard].file.bytes().data() + entry.offset;
   return Tensor::contiguous(const_cast<std::byte*>(data), entry.dtype, entry.sizes, entry.rank);
 }
 

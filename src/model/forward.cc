@@ -8,12 +8,14 @@
 
 #include "model/ffn.h"
 #include "model/final_norm.h"
+#include "model/forward_workspace.h"
 #include "model/mixers/mixers.h"
 #include "model/project.h"
 #include "model/residual_stream.h"
 #include "model/state_spec.h"
 #include "ops/ragged.h"
 #include "ops/recordings.h"
+#include "tensor/measuring_device.h"
 
 namespace palimpsest {
 namespace {
@@ -189,9 +191,14 @@ void final_norm(ExecContext& ctx, const Model& model, const Tensor& x, const Ten
 }
 
 std::int64_t forward_workspace_bytes(const Model& model, std::int64_t rows, std::int64_t sequences, std::int64_t logit_rows) {
+  return forward_workspace_bytes(model, rows, sequences, logit_rows, model.device().kind());
+}
+
+std::int64_t forward_workspace_bytes(const Model& model, std::int64_t rows, std::int64_t sequences, std::int64_t logit_rows, DeviceKind where) {
   sequences = std::min(sequences, rows);
-  ExecContext ctx(1, model.device());
-  ctx.workspace = Arena::measuring_only(model.device());
+  MeasuringDevice device(where);
+  ExecContext ctx(1, device);
+  ctx.workspace = Arena::measuring_only(device);
   StatePool states(state_spec(model.config()), {.slots = sequences, .tokens = rows, .max_length = rows});
   std::vector<std::int32_t> slots(static_cast<std::size_t>(sequences));
   for (auto& slot : slots) slot = states.acquire();

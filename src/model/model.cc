@@ -25,6 +25,7 @@ struct Model::Impl {
   std::unique_ptr<WeightLoader> loader;  ///< owns what had to be copied
   Device* device = &host_device();
   Buffer on_device;  ///< the weights, where the device is not the host
+  std::int64_t table_bytes = 0;  ///< of experts there
   std::int64_t file_bytes = 0, owned_bytes = 0;
   std::vector<std::string> unused;
   std::int64_t unused_bytes = 0;
@@ -69,7 +70,10 @@ void Model::Impl::upload(const LoadOptions& options) {
   WeightUpload upload(loader->weights, loader->experts);
   on_device = upload.run(*device, options.on_progress, [this](const void* from, std::int64_t bytes, void* to) { return source->make(*device, from, bytes, to); });
   std::vector<Buffer> tables;
-  for (const auto& experts : loader->experts) tables.push_back(experts.empty() ? Buffer() : ops::expert_table(*device, experts));
+  for (const auto& experts : loader->experts) {
+    tables.push_back(experts.empty() ? Buffer() : ops::expert_table(*device, experts));
+    table_bytes += tables.back().bytes();
+  }
   loader->weights.experts = std::make_shared<DeviceExperts>(std::move(loader->experts), std::move(tables));
   loader->forget_copies();
   source.reset();
@@ -149,7 +153,7 @@ const Weights& Model::weights() const { return impl_->loader->weights; }
 const std::filesystem::path& Model::path() const { return impl_->path; }
 std::int64_t Model::file_bytes() const { return impl_->file_bytes; }
 Device& Model::device() const { return *impl_->device; }
-std::int64_t Model::device_bytes() const { return impl_->on_device.bytes(); }
+std::int64_t Model::device_bytes() const { return impl_->on_device.bytes() + impl_->table_bytes; }
 std::int64_t Model::held_bytes() const { return impl_->held_bytes; }
 std::int64_t Model::owned_bytes() const { return impl_->owned_bytes; }
 std::int64_t Model::vector_bytes() const { return impl_->loader->vector_bytes(); }

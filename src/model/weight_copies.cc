@@ -1,14 +1,15 @@
 #include "model/weight_copies.h"
 
 #include <cstring>
+#include <utility>
 
 #include "base/number_formats.h"
 
 namespace palimpsest {
 
 std::byte* WeightCopies::allocate(std::int64_t bytes) {
-  bytes_ += bytes;
-  if (counting_) return reinterpret_cast<std::byte*>(std::uintptr_t{64});
+  const auto at = static_cast<std::uintptr_t>(std::exchange(bytes_, bytes_ + bytes));
+  if (counting()) return reinterpret_cast<std::byte*>((std::uintptr_t{owner_} << 55) + at);
   return blocks_.emplace_back(static_cast<std::size_t>(bytes)).data();
 }
 
@@ -34,7 +35,7 @@ Matrix WeightCopies::rows(const Matrix& stored, std::span<const Run> runs) {
   for (const Run& run : runs) total += run.count;
   const auto gather = [&](const void* from, std::int64_t row_bytes) {
     std::byte* const copy = allocate(total * row_bytes);
-    if (counting_) return copy;
+    if (counting()) return copy;
     std::byte* to = copy;
     for (const Run& run : runs) {
       std::memcpy(to, static_cast<const std::byte*>(from) + run.begin * row_bytes, static_cast<std::size_t>(run.count * row_bytes));
@@ -62,7 +63,7 @@ Matrix WeightCopies::transposed(const Matrix& stored) {
   const Tensor& from = stored.dense;
   const std::int64_t rows = from.size(1), columns = from.size(0), size = dtype_size(from.dtype);
   std::byte* to = allocate(from.bytes());
-  for (std::int64_t r = 0; r < rows && !counting_; ++r) {
+  for (std::int64_t r = 0; r < rows && !counting(); ++r) {
     for (std::int64_t c = 0; c < columns; ++c) {
       std::memcpy(to + (r * columns + c) * size, from.as<const std::byte>() + (c * rows + r) * size, static_cast<std::size_t>(size));
     }

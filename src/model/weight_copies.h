@@ -14,10 +14,11 @@ namespace palimpsest {
 class WeightCopies {
  public:
   WeightCopies() = default;
-  /// Copies nothing and only counts: what it returns has shapes and an address that nobody may read. For plans.
-  static WeightCopies counting() {
+  /// Copies nothing and only counts: what it returns has shapes and an address that nobody may read, different for each copy. For plans.
+  /// `owner` (1 to 255): who else counts for the same model has another one.
+  static WeightCopies counting(std::uint8_t owner) {
     WeightCopies copies;
-    copies.counting_ = true;
+    copies.owner_ = owner;
     return copies;
   }
 
@@ -40,7 +41,8 @@ class WeightCopies {
  private:
   std::deque<std::vector<std::byte>> blocks_;
   std::int64_t bytes_ = 0;
-  bool counting_ = false;
+  bool counting() const { return owner_ > 0; }
+  std::uint8_t owner_ = 0;
 };
 
 }  // namespace palimpsest

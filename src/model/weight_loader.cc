@@ -29,8 +29,8 @@ LayerWeights empty_layer(const LayerSpec& spec) {
 }  // namespace
 
 WeightLoader::WeightLoader(const ModelConfig& config, WeightSource& source, bool outline)
-    : config_(config), source_(source), outline_(outline), copies_(outline ? WeightCopies::counting() : WeightCopies()),
-      vectors_(outline ? WeightCopies::counting() : WeightCopies()),
+    : config_(config), source_(source), outline_(outline), copies_(outline ? WeightCopies::counting(2) : WeightCopies()),
+      vectors_(outline ? WeightCopies::counting(3) : WeightCopies()),
       first_expert_spec_(static_cast<std::size_t>(config.num_layers())) {
   for (const LayerSpec& layer : config.layers) {
     weights.layers.push_back(empty_layer(layer));

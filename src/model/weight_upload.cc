@@ -5,11 +5,12 @@
 
 #include "base/error.h"
 #include "model/weight_visit.h"
+#include "ops/device.h"
 
 namespace palimpsest {
 namespace {
 
-constexpr std::int64_t kAlignment = 256, kPieceBytes = 32 << 20;
+constexpr std::int64_t kAlignment = 256, kPieceBytes = WeightUpload::kStagingBytes / 2;
 
 /// From the first element to the last.
 std::int64_t extent(const Tensor& t) {
@@ -35,7 +36,9 @@ void WeightUpload::add(void*& data, DeviceKind& device, std::int64_t bytes) {
   views_.push_back({&data, &device, seen->second});
   if (!is_new) return;
   pieces_.push_back({static_cast<const std::byte*>(data), bytes, bytes_});
-  bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const std::int64_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  bytes_ += taken;
+  padding_ += taken - bytes;
 }
 
 void WeightUpload::add(Tensor& t) {
@@ -83,6 +86,24 @@ Buffer WeightUpload::run(Device& device, const std::function<void(std::int64_t, 
     *view.device = device.kind();
   }
   return memory;
+}
+
+DeviceWeights device_weights(const Model& model) {
+  Weights weights = model.weights();
+  std::vector<std::vector<ExpertMatrices>> experts;
+  DeviceWeights sum;
+  for (std::int64_t l = 0; l < model.config().num_layers(); ++l) {
+    auto& layer = experts.emplace_back();
+    if (!std::holds_alternative<MoeWeights>(weights.layers[static_cast<std::size_t>(l)].ffn)) continue;
+    const ExpertMatrices* all = weights.experts->acquire(l, {});
+    layer.assign(all, all + model.config().moe.num_experts);
+    weights.experts->release(l, {});
+    sum.expert_tables += ops::expert_table_bytes(model.config().moe.num_experts);
+  }
+  const WeightUpload upload(weights, experts);
+  sum.reserved = upload.bytes();
+  sum.padding = upload.padding();
+  return sum;
 }
 
 }  // namespace palimpsest

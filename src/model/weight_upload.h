@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/weights.h"
+#include "palimpsest/model.h"
 #include "tensor/buffer.h"
 
 namespace palimpsest {
@@ -16,7 +17,12 @@ class WeightUpload {
   /// Takes note of every weight and expert. The views must stay where they are until run().
   WeightUpload(Weights& weights, std::vector<std::vector<ExpertMatrices>>& experts);
 
+  /// Pinned memory of the host that run() takes.
+  static constexpr std::int64_t kStagingBytes = 64 << 20;
+
   std::int64_t bytes() const { return bytes_; }
+  /// Of which no weight's: weights begin at multiples of 256.
+  std::int64_t padding() const { return padding_; }
   /// Copies, in large pieces through pinned memory, while the next one is read. on_progress(done, total) in bytes; may be empty.
   /// Throws Error{kOutOfMemory} with the bytes needed and free before anything is changed.
   /// make(from, bytes, to), where there is one, is asked first for every piece: true when it wrote it to the device itself.
@@ -42,7 +48,15 @@ class WeightUpload {
   std::vector<Piece> pieces_;
   std::vector<View> views_;
   std::map<std::pair<const void*, std::int64_t>, std::int64_t> offsets_;  ///< of what was seen
-  std::int64_t bytes_ = 0;
+  std::int64_t bytes_ = 0, padding_ = 0;
 };
+
+/// What the weights of a model take on a device, whether it is an outline, lies on the host or lies there.
+struct DeviceWeights {
+  std::int64_t reserved = 0, padding = 0;  ///< WeightUpload::bytes() and padding()
+  std::int64_t expert_tables = 0;          ///< ops::expert_table
+  std::int64_t bytes() const { return reserved + expert_tables; }
+};
+DeviceWeights device_weights(const Model& model);
 
 }  // namespace palimpsest

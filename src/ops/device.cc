@@ -4,12 +4,20 @@
 
 #include "base/check.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/devices.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "ops/weight_checks.h"
 
 namespace palimpsest::ops {
 
 Device& device(DeviceKind kind) { return kind == DeviceKind::kCpu ? host_device() : cuda::cuda_device(); }
+
+std::optional<std::int64_t> free_cuda_memory() {
+  const cuda::DeviceList list = cuda::query_devices();
+  return list.devices.empty() ? std::nullopt : std::optional(list.devices.front().memory_free);
+}
+
+std::int64_t expert_table_bytes(std::int64_t experts) { return cuda::plain::expert_table_bytes(experts); }
 
 Buffer expert_table(Device& device, std::span<const ExpertMatrices> experts) {
   for (const ExpertMatrices& expert : experts) {
@@ -22,7 +30,7 @@ Buffer expert_table(Device& device, std::span<const ExpertMatrices> experts) {
                      "the experts of a layer have the same shapes");
   }
   const auto count = static_cast<std::int64_t>(experts.size());
-  std::vector<std::byte> table(static_cast<std::size_t>(cuda::plain::expert_table_bytes(count)));
+  std::vector<std::byte> table(static_cast<std::size_t>(expert_table_bytes(count)));
   cuda::plain::make_expert_table(experts.data(), count, table.data());
   Buffer there(static_cast<std::int64_t>(table.size()), device);
   device.copy(there.data(), table.data(), there.bytes());

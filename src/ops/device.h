@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "kernels/op_args.h"
@@ -11,6 +12,11 @@ namespace palimpsest::ops {
 /// The device of this kind. Throws Error{kUnsupported} with the reason where this build or this machine has none.
 Device& device(DeviceKind kind);
 
+/// Bytes that the first CUDA device has free; nothing where there is none.
+std::optional<std::int64_t> free_cuda_memory();
+
+/// Bytes of the table of a layer with so many experts.
+std::int64_t expert_table_bytes(std::int64_t experts);
 /// ExpertsArgs::device_experts of experts whose tensors lie on `device`: all of one layer, each with all three matrices, of the same shapes.
 Buffer expert_table(Device& device, std::span<const ExpertMatrices> experts);
 

@@ -34,12 +34,12 @@ OpWork work_of(const LatentAttentionArgs& a) {
 constexpr std::int64_t kSlabRows = 64;
 
 /// Shapes and forms of latent_kernels.h. It rounds queries and probabilities to BF16, as products with rounded activations do. (A plan is for any
-/// activations.)
+/// activations, and for weights that will lie as uploads lay them.)
 bool is_fused(const ExecContext& ctx, const LatentAttentionArgs& a) {
   const Tensor& b = a.kv_b.dense;
   return ctx.on_device() && (ctx.planning() || activation_parts(ctx) > 0) && a.list.blocks.dtype == DType::kBF16 && a.list.block_tokens() % 8 == 0 && a.list.width() == 576 &&
          a.kv_b.cols() == 512 && a.q.size(2) == 192 && a.o.size(2) == 128 && a.q.size(1) <= 128 && b.defined() && b.dtype == DType::kBF16 &&
-         b.is_contiguous() && reinterpret_cast<std::uintptr_t>(b.data) % 16 == 0;
+         b.is_contiguous() && (ctx.planning() || reinterpret_cast<std::uintptr_t>(b.data) % 16 == 0);
 }
 
 /// For lists of any length: the plan knows none.

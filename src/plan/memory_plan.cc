@@ -4,9 +4,12 @@
 
 #include "base/error.h"
 #include "machine/memory.h"
-#include "model/forward.h"
+#include "model/forward_workspace.h"
 #include "model/state_spec.h"
 #include "model/vision/vision_tower.h"
+#include "model/weight_upload.h"
+#include "plan/device_plan.h"
+#include "state/block_table.h"
 #include "tensor/device.h"
 
 namespace palimpsest {
@@ -95,40 +98,62 @@ std::int64_t memory_for(const Model& model) {
 
 std::int64_t largest_context(const ModelConfig& config, const MemoryPlan& plan,
                              std::int64_t available) {
-  const std::int64_t left = available - (plan.total() - plan.lists),
-                     most = config.max_position_embeddings;
+  return largest_context(config, plan, available, DeviceKind::kCpu);
+}
+std::int64_t largest_context(const ModelConfig& config, const MemoryPlan& plan, std::int64_t available, DeviceKind where) {
+  const std::int64_t left = available - (plan.total() - plan.lists), most = config.max_position_embeddings;
   if (left < 0 || plan.list_per_token == 0) return left < 0 ? 0 : most;
-  const std::int64_t block = StatePoolOptions{}.block_tokens,
-                     blocks = left / (block * plan.list_per_token);
+  const std::int64_t block = StatePoolOptions{}.block_tokens, bytes = block * plan.list_per_token;
+  const std::int64_t with_table = bytes + (where == DeviceKind::kCpu ? 0 : static_cast<std::int64_t>(sizeof(std::int32_t)));
   // Every sequence but one may need a block more than its share: its last one is partly filled.
-  const std::int64_t tokens = (blocks - (plan.sequences - 1)) / plan.sequences * block;
+  const std::int64_t tokens = (left - (plan.sequences - 1) * bytes) / (plan.sequences * with_table) * block;
   return std::clamp<std::int64_t>(tokens, 0, most);
+}
+
+std::int64_t list_bytes(const StateSpec& spec, StatePoolOptions pool, const MemoryPlan& plan, DeviceKind where) {
+  pool.cache_bytes = 0;
+  return StatePool::bytes(spec, pool) - plan.pages - plan.logits + (where == DeviceKind::kCpu ? 0 : block_table_bytes(spec, pool));
+}
+
+WeightPlace place_weights(const Model& model, DeviceKind where) {
+  if (where != DeviceKind::kCpu) return {where, model.device_bytes() > 0 ? model.device_bytes() : device_weights(model).bytes()};
+  const std::int64_t unused = model.held_bytes() > 0 ? 0 : model.unused_bytes();
+  return {where, model.file_bytes() - unused + model.owned_bytes() + model.vector_bytes()};
+}
+
+HostShare host_share(const Model& model, const SessionOptions& options, std::int64_t sequences, DeviceKind where) {
+  if (where == DeviceKind::kCpu) return {};
+  const std::int64_t row = model.config().vocab_size * dtype_size(DType::kF32);
+  return {.logits = sequences * row,
+          .results = std::max(sequences, score_rows(model.config(), options.ubatch)) * row,
+          .pictures = picture_bytes(model, options),
+          .staging = WeightUpload::kStagingBytes,
+          .copies = model.owned_bytes() + model.vector_bytes()};
 }
 
 MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::int64_t available,
                        std::int64_t sequences) {
+  return plan_memory(model, options, available, sequences, place_weights(model, model.device().kind()));
+}
+MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::int64_t available, std::int64_t sequences, const WeightPlace& place) {
+  const bool on_host = place.where == DeviceKind::kCpu;
   const ModelConfig& config = model.config();
   check_options(options, sequences, config.max_position_embeddings);
   const StateSpec spec = state_spec(config, options.cache_type, options.page_type);
   MemoryPlan plan;
   plan.sequences = sequences;
-  const std::int64_t unused = model.held_bytes() > 0 ? 0 : model.unused_bytes();
-  plan.weights = model.device_bytes() > 0
-                     ? model.device_bytes()
-                     : model.file_bytes() - unused + model.owned_bytes() + model.vector_bytes();
+  plan.weights = place.bytes;
   plan.pages = sequences * spec.bytes_per_sequence();
   plan.logits = sequences * config.vocab_size * dtype_size(DType::kF32);
   plan.list_per_token = spec.bytes_per_token();
   const int threads = options.threads > 0 ? options.threads : base::ThreadPool::default_size();
   plan.workspace = forward_workspace_bytes(model, options.ubatch, sequences,
-                                           score_rows(config, options.ubatch)) +
-                   (model.device_bytes() > 0 ? 0 : threads * kThreadScratch);
+                                           score_rows(config, options.ubatch), place.where) +
+                   (on_host ? threads * kThreadScratch : 0);
   plan.cache = options.cache_bytes;
-  plan.pictures = picture_bytes(model, options);
+  plan.pictures = on_host ? picture_bytes(model, options) : 0;
   plan.context = options.context > 0 ? options.context : resolve_context(config, plan, available);
-  StatePoolOptions pool = pool_options(config, plan);
-  pool.cache_bytes = 0;
-  plan.lists = StatePool::bytes(spec, pool) - plan.pages - plan.logits;
+  plan.lists = list_bytes(spec, pool_options(config, plan), plan, place.where);
   return plan;
 }
 

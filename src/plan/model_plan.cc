@@ -96,29 +96,48 @@ ModelPlan plan_model(const Model& model, const PlanRequest& request) {
   const ModelConfig& config = model.config();
   const SessionOptions& options = request.session;
   const StateSpec spec = state_spec(config, options.cache_type, options.page_type);
-  const std::int64_t available = request.limit - request.process;
   ModelPlan plan;
-  plan.memory = plan_memory(model, options, available, request.sequences);
+  plan.where = request.where;
   plan.process = request.process;
   plan.limit = request.limit;
+  plan.host_limit = request.host_limit;
+  plan.host = host_share(model, options, request.sequences, request.where);
+  if (!plan.on_host()) plan.device = device_weights(model);
+  const WeightPlace place = plan.on_host() ? place_weights(model, request.where) : WeightPlace{request.where, plan.device.bytes()};
+  const std::int64_t available = request.limit - (plan.on_host() ? request.process : 0);
+  plan.memory = plan_memory(model, options, available - request.more_workspace, request.sequences, place);
+  plan.memory.workspace += request.more_workspace;
 
   for (std::size_t role = 0; role < model.role_bytes().size(); ++role) {
     plan.stored[static_cast<std::size_t>(kind_of(static_cast<WeightRole>(role)))] +=
         model.role_bytes()[role];
   }
-  plan.copies = model.owned_bytes() + model.vector_bytes();
-  plan.headers = plan.memory.weights - plan.copies -
-                 std::accumulate(plan.stored.begin(), plan.stored.end(), std::int64_t{0});
+  const auto stored = std::accumulate(plan.stored.begin(), plan.stored.end(), std::int64_t{0});
+  plan.copies = plan.on_host() ? model.owned_bytes() + model.vector_bytes() : plan.device.reserved - plan.device.padding - stored;
+  plan.headers = plan.on_host() ? plan.memory.weights - plan.copies - stored : 0;
   plan.tails = request.sequences * tail_bytes(spec);
   plan.snapshots = plan_snapshots(spec, config, plan.memory);
 
-  plan.longest = largest_context(config, plan.memory, available);
+  plan.longest = largest_context(config, plan.memory, available, request.where);
   MemoryPlan without_weights = plan.memory;
   without_weights.weights = 0;
-  plan.longest_from_disk = largest_context(config, without_weights, available);
+  if (plan.on_host()) plan.longest_from_disk = largest_context(config, without_weights, available);
   plan.decode = decode_cost(model, plan.memory.context, options.cache_type);
   plan.comparison = compare_with_attention(config, options.cache_type);
   return plan;
+}
+
+std::int64_t most_sequences(const Model& model, const PlanRequest& request, const ModelPlan& plan) {
+  SessionOptions options = request.session;
+  options.context = plan.memory.context;
+  const WeightPlace place = {request.where, plan.memory.weights};
+  const std::int64_t available = request.limit - (plan.on_host() ? request.process : 0) - request.more_workspace;
+  std::int64_t fit = 0, too_many = 4097;
+  while (too_many - fit > 1) {
+    const std::int64_t n = (fit + too_many) / 2;
+    (plan_memory(model, options, 0, n, place).total() <= available ? fit : too_many) = n;
+  }
+  return fit;
 }
 
 }  // namespace palimpsest

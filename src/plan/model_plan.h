@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <string_view>
 
+#include "model/weight_upload.h"
 #include "palimpsest/session.h"
 #include "plan/comparison.h"
 #include "plan/cost.h"
+#include "plan/device_plan.h"
 
 namespace palimpsest {
 
@@ -39,6 +41,11 @@ struct PlanRequest {
   std::int64_t process =
       0;  ///< bytes the process takes beside what is planned: program, libraries, tables of tensors
   bool context_is_free = true;  ///< whether a shorter context can be asked for (-c)
+  /// Where weights and memories shall lie. On a device `limit` is of its memory, `process` of the host's.
+  DeviceKind where = DeviceKind::kCpu;
+  std::int64_t host_limit = 0;      ///< on a device: bytes that the process may take of the host's memory; 0: any
+  std::int64_t more_workspace = 0;  ///< beyond that of passes of session.ubatch rows
+  bool is_budget = true;            ///< `limit` was asked for; else it is what there is
 };
 
 /// Snapshots for the reuse of prefixes.
@@ -64,15 +71,26 @@ struct ModelPlan {
       0;              ///< the same when weights stay on disk and are read again as they are needed
   DecodeCost decode;  ///< of one token of one sequence at the end of the context
   AttentionComparison comparison;  ///< of one sequence
+  DeviceKind where = DeviceKind::kCpu;
+  DeviceWeights device;  ///< where that is not the host; `copies` is then what weights take more there than in the files
+  HostShare host;
+  std::int64_t host_limit = 0;
 
-  std::int64_t total() const { return memory.total() + process; }
-  bool fits() const { return total() <= limit; }
+  bool on_host() const { return where == DeviceKind::kCpu; }
+  /// Of what `limit` is of.
+  std::int64_t total() const { return memory.total() + (on_host() ? process : 0); }
+  std::int64_t host_total() const { return process + host.most(); }
+  bool fits_host() const { return on_host() || host_limit == 0 || host_total() <= host_limit; }
+  bool fits() const { return total() <= limit && fits_host(); }
   std::int64_t stored_in(WeightKind kind) const { return stored[static_cast<std::size_t>(kind)]; }
 };
 
 /// Of a loaded model or an outline; allocates nothing that is large. Throws Error{kUsage} for
 /// options out of range.
 ModelPlan plan_model(const Model& model, const PlanRequest& request);
+
+/// Most sequences of plan.memory.context tokens each that fit together, at most 4096.
+std::int64_t most_sequences(const Model& model, const PlanRequest& request, const ModelPlan& plan);
 
 /// Throws Error{kOutOfMemory} when the plan does not fit request.limit, with the parts and up to
 /// three changes that would make it fit, the smallest first: each is computed, and sufficient

@@ -48,8 +48,9 @@ class Changes {
                      [](const Change& a, const Change& b) { return a.given_up < b.given_up; });
     if (changes_.empty()) everything();
     if (changes_.size() > 2) changes_.resize(2);
-    const std::int64_t whole = (plan_.total() + kProcessVariation + kMiB - 1) / kMiB;
-    changes_.push_back({1, fmt::format("--budget {}MiB", whole)});
+    const std::int64_t whole = (plan_.total() + variation() + kMiB - 1) / kMiB;
+    if (request_.is_budget) changes_.push_back({1, fmt::format("--budget {}MiB", whole)});
+    if (changes_.empty()) changes_.push_back({1, "a device with more memory"});
     return std::move(changes_);
   }
 
@@ -58,18 +59,24 @@ class Changes {
   MemoryPlan with(const SessionOptions& options) const {
     SessionOptions fixed = options;
     if (fixed.context == 0) fixed.context = plan_.memory.context;
-    return plan_memory(model_, fixed, 0, request_.sequences);
+    MemoryPlan memory = plan_memory(model_, fixed, 0, request_.sequences, {request_.where, plan_.memory.weights});
+    memory.workspace += request_.more_workspace;
+    return memory;
   }
   bool fits(const MemoryPlan& memory) const { return memory.total() <= available(); }
-  std::int64_t available() const { return request_.limit - request_.process - kProcessVariation; }
+  /// Of the limit, beside what is planned.
+  std::int64_t process() const { return plan_.on_host() ? request_.process : 0; }
+  std::int64_t variation() const { return plan_.on_host() ? kProcessVariation : 0; }
+  std::int64_t available() const { return request_.limit - process() - variation(); }
+  std::int64_t longest(const MemoryPlan& memory) const { return largest_context(model_.config(), memory, available(), request_.where); }
   void add(double given_up, std::string text, const MemoryPlan& memory) {
     changes_.push_back({given_up, fmt::format("{} ({} in all)", text,
-                                              mebibytes(memory.total() + request_.process))});
+                                              mebibytes(memory.total() + process()))});
   }
 
   void context() {
     SessionOptions options = request_.session;
-    options.context = largest_context(model_.config(), plan_.memory, available());
+    options.context = longest(plan_.memory);
     if (options.context == 0 || options.context >= plan_.memory.context) return;
     add(share_given_up(plan_.memory.context, options.context),
         fmt::format("-c {}", options.context), with(options));
@@ -87,6 +94,7 @@ class Changes {
   }
 
   void threads() {
+    if (!plan_.on_host()) return;  // threads have no scratch memory there
     SessionOptions options = request_.session;
     const int asked = options.threads > 0 ? options.threads : base::ThreadPool::default_size();
     for (options.threads = asked / 2; options.threads >= 1; options.threads /= 2) {
@@ -126,12 +134,11 @@ class Changes {
     options.threads = 1;
     for (const std::int64_t rows : {64, 16, 1}) {
       options.ubatch = std::min<std::int64_t>(options.ubatch, rows);
-      options.context = std::min(largest_context(model_.config(), with(options), available()),
-                                 plan_.memory.context);
+      options.context = std::min(longest(with(options)), plan_.memory.context);
       if (options.context == 0 ||
           (options.context < plan_.memory.context && !request_.context_is_free))
         continue;
-      std::string text = fmt::format("-ub {} -t 1", options.ubatch);
+      std::string text = fmt::format("-ub {}{}", options.ubatch, plan_.on_host() ? " -t 1" : "");
       if (options.context < plan_.memory.context)
         text = fmt::format("-c {} {}", options.context, text);
       if (request_.session.cache_type == DType::kF32) text += " --cache-type bf16";
@@ -151,17 +158,24 @@ class Changes {
 void require_budget(const Model& model, const PlanRequest& request, const ModelPlan& plan) {
   if (plan.fits()) return;
   const MemoryPlan& m = plan.memory;
+  const HostShare& h = plan.host;
+  if (plan.total() <= plan.limit) {
+    throw make_error(ErrorCode::kOutOfMemory,
+                     "beside the device {} of the host's memory are needed: the program itself {}, and while weights are loaded staging {} and "
+                     "copies {}, then logits {}, results {} and pictures {}; {} are available",
+                     mebibytes(plan.host_total()), mebibytes(plan.process), mebibytes(h.staging), mebibytes(h.copies), mebibytes(h.logits),
+                     mebibytes(h.results), mebibytes(h.pictures), mebibytes(plan.host_limit));
+  }
   std::vector<std::string> texts;
   for (const Change& change : Changes(model, request, plan).find()) texts.push_back(change.text);
   throw make_error(ErrorCode::kOutOfMemory,
-                   "a budget of {} does not hold {}: weights {}, pages {}, lists of {} tokens {}, "
-                   "workspace of {} rows {}, snapshots {}{}, the program "
-                   "itself {}. What would fit: {}",
-                   mebibytes(plan.limit), mebibytes(plan.total()), mebibytes(m.weights),
+                   "{} of {}{} does not hold {}: weights {}, pages {}, lists of {} tokens {}, "
+                   "workspace of {} rows {}, snapshots {}{}{}. What would fit: {}",
+                   request.is_budget ? "a budget" : "free memory", mebibytes(plan.limit), plan.on_host() ? "" : " on the device", mebibytes(plan.total()), mebibytes(m.weights),
                    mebibytes(m.pages + m.logits), m.context, mebibytes(m.lists),
                    request.session.ubatch, mebibytes(m.workspace), mebibytes(m.cache),
                    m.pictures > 0 ? ", pictures " + mebibytes(m.pictures) + " (less with --image-tokens)" : "",
-                   mebibytes(plan.process), fmt::join(texts, "; or "));
+                   plan.on_host() ? ", the program itself " + mebibytes(plan.process) : "", fmt::join(texts, "; or "));
 }
 
 }  // namespace palimpsest

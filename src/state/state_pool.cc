@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "state/block_table.h"
 
 namespace palimpsest {
 namespace {
@@ -33,6 +34,11 @@ std::int64_t round_up(std::int64_t n, std::int64_t to) {
 }
 
 }  // namespace
+
+/// Of one sequence; 0 without lists.
+static std::int64_t most_blocks(std::int64_t lists, const StatePoolOptions& options) {
+  return lists > 0 ? divide_up(options.max_length, options.block_tokens) : 0;
+}
 
 /// Sizes of a pool, and where each memory lies.
 struct StatePool::Layout {
@@ -105,6 +111,11 @@ StatePool::SnapshotBytes StatePool::snapshot_bytes(const StateSpec& spec,
   return Layout(spec, options).snapshot;
 }
 
+std::int64_t block_table_bytes(const StateSpec& spec, const StatePoolOptions& options) {
+  const auto lists = std::count_if(spec.entries.begin(), spec.entries.end(), [](const StateEntry& entry) { return entry.kind == StateKind::kList; });
+  return checked_multiply(options.slots, most_blocks(lists, options)) * static_cast<std::int64_t>(sizeof(std::int32_t));
+}
+
 std::int64_t StatePool::bytes(const StateSpec& spec, const StatePoolOptions& options) {
   return Layout(spec, options).total;
 }
@@ -114,7 +125,7 @@ StatePool::StatePool(const StateSpec& spec, const StatePoolOptions& options, Dev
 
 StatePool::StatePool(const Layout& layout, const StatePoolOptions& options, Device& device)
     : options_(options),
-      max_blocks_(layout.lists > 0 ? divide_up(options.max_length, options.block_tokens) : 0),
+      max_blocks_(most_blocks(layout.lists, options)),
       rounds_pages_(layout.rounds),
       slot_bytes_(layout.slot),
       border_bytes_(layout.border),

@@ -122,6 +122,24 @@ TEST(Plan, ABudgetDecidesWhatFits) {
   EXPECT_FALSE(plan_of({demo(), "-c", "4096", "--budget", "40MiB"})["fits"]);
 }
 
+TEST(Plan, ForADeviceThatNeedNotBeThere) {
+  const json plan = plan_of({demo(), "-c", "1000", "-np", "2", "-ub", "64", "--cache-ram", "16", "--device", "cuda"});
+  EXPECT_EQ(plan["where"], "cuda");
+  EXPECT_TRUE(plan["fits"]);
+  for (const char* key : {"memory", "weights"}) {
+    std::int64_t sum = 0;
+    for (const auto& [name, bytes] : plan[key].items())
+      sum += name == "total" || name == "list_per_token" ? 0 : bytes.get<std::int64_t>();
+    EXPECT_EQ(plan[key]["total"], sum) << key;
+  }
+  EXPECT_EQ(plan["memory"]["process"], 0);
+  EXPECT_EQ(plan["memory"]["pages"], 2 * 6 * 3 * 128 * 128 * 4);
+  EXPECT_EQ(plan["host"]["logits"], 2 * 4096 * 4);
+  EXPECT_GT(plan["host"]["total"], plan["host"]["process"]);
+  EXPECT_GT(plan["most_sequences"], 100);
+  EXPECT_FALSE(plan_of({demo(), "-c", "1000", "--device", "cuda", "--budget", "30MiB"})["fits"]);
+}
+
 TEST(Plan, SnapshotsShortenTheReplay) {
   const auto replay = [](const std::string& cache) {
     return plan_of({demo(), "-c", "100000", "--cache-ram", cache})["snapshots"]["replay"];

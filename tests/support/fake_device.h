@@ -5,15 +5,21 @@
 namespace palimpsest::test {
 
 /// Host memory that says it is a device's: what code does for a device can be tested without one.
-class FakeDevice final : public Device {
+class FakeDevice : public Device {
  public:
   explicit FakeDevice(std::int64_t free = std::int64_t{1} << 40) : free_(free) {}
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
-  std::byte* allocate(std::int64_t bytes, MemoryKind kind) override { return host_.allocate(bytes, kind); }
+  std::byte* allocate(std::int64_t bytes, MemoryKind kind) override {
+    taken_[static_cast<int>(kind)] += bytes;
+    return host_.allocate(bytes, kind);
+  }
   void release(std::byte* memory, std::int64_t bytes, MemoryKind kind) noexcept override {
+    taken_[static_cast<int>(kind)] -= bytes;
     host_.release(memory, bytes, kind);
   }
+  /// Bytes that are allocated.
+  std::int64_t taken(MemoryKind kind) const { return taken_[static_cast<int>(kind)]; }
   std::int64_t free_memory() override { return free_; }
   void copy(void* to, const void* from, std::int64_t bytes) override { host_.copy(to, from, bytes); }
   void copy_rows(void* to, std::int64_t to_stride, const void* from, std::int64_t from_stride,
@@ -32,7 +38,7 @@ class FakeDevice final : public Device {
 
  private:
   Device& host_ = host_device();
-  std::int64_t free_;
+  std::int64_t free_, taken_[2] = {};
 };
 
 }  // namespace palimpsest::test

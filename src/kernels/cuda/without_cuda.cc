@@ -93,9 +93,7 @@ void patch_rotary(const PatchRotaryArgs&, void*) { unsupported(); }
 void patch_attention(const PatchAttentionArgs&, void*) { unsupported(); }
 void gelu_erf(const GeluErfArgs&, void*) { unsupported(); }
 void patch_merge(const PatchMergeArgs&, void*) { unsupported(); }
-std::int64_t expert_table_bytes(std::int64_t) { unsupported(); }
 void make_expert_table(const ExpertMatrices*, std::int64_t, void*) { unsupported(); }
-std::int64_t experts_workspace_bytes(std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t) { unsupported(); }
 void experts(const ExpertsArgs&, std::int64_t, int, void*, void*) { unsupported(); }
 void random_fill(const RandomFill&, std::int64_t, std::int64_t, void*, void*) { unsupported(); }
 

@@ -40,7 +40,7 @@ constexpr std::string_view kGateUp = "ffn_gate_up_exps.weight";
 
 GgufSource::GgufSource(const ModelConfig& config, formats::Gguf file, bool outline)
     : config_(config), file_(std::move(file)), specs_(gguf_weight_spec(config)), outline_(outline),
-      copies_(outline ? WeightCopies::counting() : WeightCopies()) {}
+      copies_(outline ? WeightCopies::counting(1) : WeightCopies()) {}
 
 Result<const GgufTensor*> GgufSource::tensor(const WeightSpec& spec, const std::string& name, std::vector<std::int64_t> shape) const {
   const GgufTensor* found = file_.find(name);

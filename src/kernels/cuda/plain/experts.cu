@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cuda/expert_parts.h"
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/stored_matrix.cuh"
 #include "kernels/cuda/plain_kernels.h"
@@ -16,11 +17,12 @@ namespace {
 
 using tiles::Tile;
 
-constexpr int kWarps = 8, kTile = 8;
+constexpr int kWarps = 8, kTile = kExpertTilePairs;
 
 struct Expert {
   StoredMatrix w1, w3, w2;
 };
+static_assert(sizeof(Expert) == kExpertEntryBytes && sizeof(Tile) == kExpertTileBytes);
 
 /// Where the workspace's parts lie.
 struct Parts {
@@ -29,21 +31,17 @@ struct Parts {
   std::int32_t* pairs;       ///< [P], sorted by expert
   float* hidden;             ///< [P, inter]
   float* outputs;            ///< [P, width]
-  std::int64_t most_tiles, bytes;
+  std::int64_t most_tiles;
 };
 
-std::int64_t padded(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
-
 Parts parts_of(std::byte* memory, std::int64_t pairs, std::int64_t width, std::int64_t inter, std::int64_t num_experts) {
-  Parts p{};
-  p.most_tiles = pairs / kTile + (num_experts < pairs ? num_experts : pairs);
-  const auto take = [&](std::int64_t bytes) { return memory + std::exchange(p.bytes, p.bytes + padded(bytes)); };
-  p.tiles_used = reinterpret_cast<std::int32_t*>(take(4));
-  p.tiles = reinterpret_cast<Tile*>(take(p.most_tiles * static_cast<std::int64_t>(sizeof(Tile))));
-  p.pairs = reinterpret_cast<std::int32_t*>(take(pairs * 4));
-  p.hidden = reinterpret_cast<float*>(take(pairs * inter * 4));
-  p.outputs = reinterpret_cast<float*>(take(pairs * width * 4));
-  return p;
+  const ExpertParts at = expert_parts(pairs, width, inter, num_experts);
+  return {reinterpret_cast<std::int32_t*>(memory),
+          reinterpret_cast<Tile*>(memory + at.tiles),
+          reinterpret_cast<std::int32_t*>(memory + at.pairs),
+          reinterpret_cast<float*>(memory + at.hidden),
+          reinterpret_cast<float*>(memory + at.outputs),
+          at.most_tiles};
 }
 
 /// The sum over lanes of a block of 1024 before this one.
@@ -209,15 +207,9 @@ void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, bool man
 
 }  // namespace
 
-std::int64_t expert_table_bytes(std::int64_t num_experts) { return num_experts * static_cast<std::int64_t>(sizeof(Expert)); }
-
 void make_expert_table(const ExpertMatrices* experts, std::int64_t num_experts, void* table) {
   for (std::int64_t e = 0; e < num_experts; ++e)
     static_cast<Expert*>(table)[e] = {stored(experts[e].w1), stored(experts[e].w3), stored(experts[e].w2)};
-}
-
-std::int64_t experts_workspace_bytes(std::int64_t rows, std::int64_t top_k, std::int64_t width, std::int64_t inter, std::int64_t num_experts) {
-  return parts_of(nullptr, rows * top_k, width, inter, num_experts).bytes;
 }
 
 void experts(const ExpertsArgs& a, std::int64_t inter, int parts, void* workspace, void* stream) {
