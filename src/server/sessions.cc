@@ -1,9 +1,13 @@
 #include "server/sessions.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -28,6 +32,28 @@ constexpr std::int64_t kHeldSnapshotBytes = 64 << 20;
   throw ApiError(404, fmt::format("no session is called \"{}\"", name), "name", "session_not_found");
 }
 
+/// Whether a file is what formats::AtomicFile had begun to write of a session when its process was killed. One of our own
+/// number is: nothing has been begun yet, and processes of containers have the same numbers again and again.
+bool is_left_over(std::string_view file) {
+  constexpr std::string_view kTemporary = ".session.tmp-";
+  const std::size_t at = file.rfind(kTemporary);
+  if (at == file.npos || !is_session_name(file.substr(0, at))) return false;
+  pid_t writer = 0;
+  const char* const end = file.data() + file.size();
+  const auto [stop, error] = std::from_chars(file.data() + at + kTemporary.size(), end, writer);
+  if (error != std::errc{} || stop != end || writer <= 0) return false;
+  return writer == ::getpid() || (::kill(writer, 0) != 0 && errno == ESRCH);
+}
+
+void remove_left_over(const fs::path& folder) {
+  std::error_code failed;
+  for (const auto& item : fs::directory_iterator(folder, failed)) {
+    if (item.symlink_status(failed).type() == fs::file_type::regular &&
+        is_left_over(item.path().filename().string()))
+      fs::remove(item.path(), failed);
+  }
+}
+
 }  // namespace
 
 bool is_session_name(std::string_view name) {
@@ -46,6 +72,7 @@ Sessions::Sessions(Engine& engine, fs::path folder)
   std::error_code ignored;
   if (!fs::is_directory(folder_, ignored))
     throw make_error(ErrorCode::kIo, "--sessions-dir: {}: no such folder", folder_.string());
+  remove_left_over(folder_);
   tasks_.emplace(base::TaskThread::AtEnd::kFinish, kMostTasks);
 }
 

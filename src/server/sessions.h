@@ -19,7 +19,8 @@ namespace palimpsest::server {
 /// ApiError, which names no path.
 class Sessions {
  public:
-  /// Throws Error{kIo} for a folder that is not there.
+  /// Removes what killed processes had begun to write. Throws Error{kIo} for a folder that is not
+  /// there.
   Sessions(Engine& engine, std::filesystem::path folder);
   ~Sessions();
   Sessions(const Sessions&) = delete;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -353,6 +355,22 @@ TEST(Sessions, RefuseNamesLinksAndDamagedFiles) {
   ASSERT_EQ(list.size(), 1u) << list;  // the broken one, which can be deleted
   EXPECT_EQ(server.say("/sessions/save", {{"name", "x"}}).json()["error"]["param"], "prompt");
   EXPECT_EQ(server.say("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}}).status, 200);
+}
+
+TEST(Sessions, WhatAKilledServerHadBegunToWriteGoes) {
+  const pid_t dead = fork();
+  if (dead == 0) _exit(0);
+  waitpid(dead, nullptr, 0);
+  const test::TempFolder folder;
+  const std::string killed = ".session.tmp-" + std::to_string(dead);
+  const std::vector<std::string> kept = {"a.session", "a.session.tmp-1", "a.session.tmp-x", "a" + killed + "0000000000", "a b" + killed, "a.tmp-" + std::to_string(dead)};
+  for (const std::string& name : kept) folder.write(name, "x");
+  folder.write("a" + killed, "x");
+  folder.write("b.session.tmp-" + std::to_string(getpid()), "x");  // of another container
+  const SessionServer server(folder.path());
+  std::vector<std::string> left;
+  for (const auto& item : std::filesystem::directory_iterator(folder.path())) left.push_back(item.path().filename().string());
+  EXPECT_THAT(left, ::testing::UnorderedElementsAreArray(kept));
 }
 
 TEST(Sessions, AreNotThereWithoutTheirFolder) {
