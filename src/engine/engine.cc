@@ -11,8 +11,11 @@
 #include "base/log.h"
 #include "engine/engine_core.h"
 #include "engine/limits.h"
+#include "engine/longer_passes.h"
 #include "model/forward.h"
+#include "model/forward_workspace.h"
 #include "model/state_spec.h"
+#include "plan/device_plan.h"
 #include "plan/memory_plan.h"
 #include "runtime/picture.h"
 
@@ -58,20 +61,13 @@ struct Setup {
                        options.queue_tokens, options.list_tokens, options.suspended_bytes,
                        options.pass_seconds);
     }
-    options.ubatch = std::max(options.ubatch, options.sequences + kSmallestPass);
+    options.ubatch = engine_ubatch(options.ubatch, options.sequences);
     if (options.threads == 0) options.threads = base::ThreadPool::default_size();
     plan = plan_memory(model, session_options(options), memory_for(model),
                        options.sequences);
     options.context = plan.context;
-    // Passes that take on what is left of a prompt may be so much longer.
-    const std::int64_t rows = options.ubatch + options.sequences * (kFewestRows - 1);
-    const std::int64_t more =
-        forward_workspace_bytes(
-            model, rows, options.sequences,
-            options.sequences + logprob_rows(config.vocab_size, options.ubatch)) -
-        forward_workspace_bytes(model, options.ubatch, options.sequences,
-                                score_rows(config, options.ubatch));
-    plan.workspace += std::max<std::int64_t>(0, more);
+    const DeviceKind where = model.device().kind();
+    plan.workspace += longer_passes_bytes(model, options.ubatch, options.sequences, where);
     pool = pool_options(config, plan);
     if (options.list_tokens == 0) options.list_tokens = pool.tokens;
     if (options.list_tokens < options.context) {
@@ -79,11 +75,9 @@ struct Setup {
                        options.list_tokens, options.context);
     }
     pool.tokens = std::min(pool.tokens, options.list_tokens);
-    StatePoolOptions bare = pool;
-    bare.cache_bytes = 0;
     const StateSpec spec = state_spec(config, options.cache_type, options.page_type);
-    plan.lists = StatePool::bytes(spec, bare) - plan.pages - plan.logits;
-    plan.cache += options.suspended_bytes;
+    plan.lists = list_bytes(spec, pool, plan, where);
+    if (where == DeviceKind::kCpu) plan.cache += options.suspended_bytes;  // in the host's memory everywhere
     if (plan.pictures > 0) plan.pictures += options.picture_bytes;
   }
 
@@ -117,6 +111,14 @@ std::int64_t page_layer(const ModelConfig& config, std::int64_t layer) {
 }
 
 }  // namespace
+
+std::int64_t longer_passes_bytes(const Model& model, std::int64_t ubatch, std::int64_t sequences, DeviceKind where) {
+  const ModelConfig& config = model.config();
+  const std::int64_t rows = ubatch + sequences * (kFewestRows - 1);  // of a pass that takes on what is left
+  const std::int64_t more = forward_workspace_bytes(model, rows, sequences, sequences + logprob_rows(config.vocab_size, ubatch), where) -
+                            forward_workspace_bytes(model, ubatch, sequences, score_rows(config, ubatch), where);
+  return std::max<std::int64_t>(0, more);
+}
 
 void DurationHistogram::add(double seconds) {
   const auto at = std::lower_bound(bounds.begin(), bounds.end(), seconds) - bounds.begin();

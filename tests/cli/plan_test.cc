@@ -289,6 +289,22 @@ TEST(Budget, AdviceHolds) {
   EXPECT_EQ(with({"-c", "4096", "-ub", ubatch, "--budget", "150MiB"}).exit_code, 0) << ubatch;
 }
 
+TEST(Budget, OnADeviceIsOfItsMemory) {
+  for (const char* command : {"run", "serve"}) {
+    const auto with = [&](const std::string& budget) {
+      std::vector<std::string> all = {command, "-m", demo(), "-c", "8192", "--device", "cuda", "--budget", budget};
+      if (command == std::string("run")) all.insert(all.end(), {"--raw", "-p", "It was", "-n", "4"});
+      else all.insert(all.end(), {"--host", "256.0.0.1"});  // does not come up
+      return palimpsest(all);
+    };
+    const ChildResult refused = with("20MiB");
+    EXPECT_EQ(refused.exit_code, 1);
+    EXPECT_THAT(refused.err, AllOf(HasSubstr("a budget of 20.0 MiB on the device does not hold"), HasSubstr("What would fit: ")));
+    // What is said to fit is not refused, whatever comes of it.
+    EXPECT_THAT(with(std::to_string(advised_mebibytes(refused.err)) + "MiB").err, testing::Not(HasSubstr("a budget of")));
+  }
+}
+
 TEST(Budget, WithoutAContextTakesWhatFits) {
   const ChildResult result = palimpsest({"run", "-m", demo(), "--raw", "-p", "It was", "-n", "4",
                                          "--temp", "0", "--budget", "120MiB"});
