@@ -68,7 +68,9 @@ void Model::Impl::upload(const LoadOptions& options) {
   loader->finish();
   note_sizes();
   WeightUpload upload(loader->weights, loader->experts);
-  on_device = upload.run(*device, options.on_progress, [this](const void* from, std::int64_t bytes, void* to) { return source->make(*device, from, bytes, to); });
+  on_device = upload.run(
+      *device, options.on_progress, [this](const void* from, std::int64_t bytes, void* to) { return source->make(*device, from, bytes, to); },
+      source->mappings());
   std::vector<Buffer> tables;
   for (const auto& experts : loader->experts) {
     tables.push_back(experts.empty() ? Buffer() : ops::expert_table(*device, experts));
@@ -94,9 +96,9 @@ void Model::Impl::hold(const LoadOptions& options) {
   const auto bytes = static_cast<std::int64_t>(source->file_bytes());
   if (const std::int64_t available = machine::available_memory(); bytes > available)
     throw make_error(ErrorCode::kOutOfMemory, "the weights take {} bytes of memory to hold, {} are available; mapped files need not fit", bytes, available);
-  for (const std::span<const std::byte> mapping : source->mappings()) {
-    if (options.copy) value_or_throw(base::copy_into_memory(mapping));
-    if (options.lock) value_or_throw(base::lock_in_memory(mapping));
+  for (const auto& mapping : source->mappings()) {
+    if (options.copy) value_or_throw(base::copy_into_memory(mapping.bytes));
+    if (options.lock) value_or_throw(base::lock_in_memory(mapping.bytes));
   }
   held_bytes = bytes;
 }

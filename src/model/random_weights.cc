@@ -75,7 +75,7 @@ class RandomSource final : public WeightSource {
   std::size_t file_count() const override { return 0; }
   std::uint64_t file_bytes() const override { return outline_->file_bytes(); }
   std::int64_t owned_bytes() const override { return 0; }
-  std::vector<std::span<const std::byte>> mappings() const override { return {}; }
+  std::vector<Mapping> mappings() const override { return {}; }
   void will_need() const override {}
 
   void need_values(const Matrix& matrix) override {

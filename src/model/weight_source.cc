@@ -66,9 +66,9 @@ class CheckpointSource final : public WeightSource {
   void will_need() const override {
     for (const auto& shard : checkpoint_.shards()) shard.file.will_need();
   }
-  std::vector<std::span<const std::byte>> mappings() const override {
-    std::vector<std::span<const std::byte>> all;
-    for (const auto& shard : checkpoint_.shards()) all.push_back(shard.file.bytes());
+  std::vector<Mapping> mappings() const override {
+    std::vector<Mapping> all;
+    for (const auto& shard : checkpoint_.shards()) all.push_back({shard.path, shard.file.bytes()});
     return all;
   }
 

@@ -46,8 +46,12 @@ class WeightSource {
   virtual std::uint64_t file_bytes() const = 0;
   /// Bytes of copies made by find().
   virtual std::int64_t owned_bytes() const = 0;
-  /// The mappings that views point into, each whole.
-  virtual std::vector<std::span<const std::byte>> mappings() const = 0;
+  /// The mappings that views point into, each whole, and the files that are mapped there.
+  struct Mapping {
+    std::filesystem::path path;
+    std::span<const std::byte> bytes;
+  };
+  virtual std::vector<Mapping> mappings() const = 0;
   /// Tells the system that the whole mapping is going to be read.
   virtual void will_need() const = 0;
 

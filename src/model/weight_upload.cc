@@ -1,16 +1,17 @@
 #include "model/weight_upload.h"
 
 #include <algorithm>
-#include <cstring>
+#include <functional>
 
 #include "base/error.h"
+#include "model/staged_copy.h"
 #include "model/weight_visit.h"
 #include "ops/device.h"
 
 namespace palimpsest {
 namespace {
 
-constexpr std::int64_t kAlignment = 256, kPieceBytes = WeightUpload::kStagingBytes / 2;
+constexpr std::int64_t kAlignment = 256;
 
 /// From the first element to the last.
 std::int64_t extent(const Tensor& t) {
@@ -50,36 +51,28 @@ void WeightUpload::add(Matrix& m) {
   if (m.is_blocks()) add(m.blocks.data, m.blocks.device, m.blocks.rows * m.blocks.row_bytes);
 }
 
-Buffer WeightUpload::run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress, const Make& make) {
+Buffer WeightUpload::run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress, const Make& make,
+                         std::span<const WeightSource::Mapping> mappings) {
+  static_assert(StagedOptions{}.buffers * StagedOptions{}.buffer_bytes == kStagingBytes);
   if (const std::int64_t free = device.free_memory(); bytes_ > free)
     throw make_error(ErrorCode::kOutOfMemory, "the weights take {} bytes of the device's memory, {} are free", bytes_, free);
+  std::vector<StagedFile> files;
+  for (const auto& mapping : mappings) files.push_back({mapping.path, static_cast<std::int64_t>(mapping.bytes.size())});
   Buffer memory(bytes_, device);
-  Buffer halves[2] = {Buffer(kPieceBytes, device, MemoryKind::kPinnedHost), Buffer(kPieceBytes, device, MemoryKind::kPinnedHost)};
-  std::int64_t begin = 0, end = 0;  // of the reservation, what lies in `half`
-  int half = 0;
-  const auto flush = [&] {
-    if (begin == end) return;
-    device.wait();  // for the other half, whose place is needed next
-    device.copy(memory.data() + begin, halves[half].data(), end - begin);
-    if (on_progress) on_progress(end, bytes_);
-    half = 1 - half;
-    begin = end;
-  };
+  std::vector<StagedPiece> pieces;
   for (const Piece& piece : pieces_) {
     if (make && make(piece.from, piece.bytes, memory.data() + piece.offset)) continue;
-    if (begin != end && piece.offset - end >= kAlignment) flush();  // behind pieces that were made
-    for (std::int64_t done = 0; done < piece.bytes;) {
-      const std::int64_t at = piece.offset + done;
-      if (at - begin >= kPieceBytes) flush();
-      if (begin == end) begin = at;
-      const std::int64_t count = std::min(piece.bytes - done, kPieceBytes - (at - begin));
-      std::memcpy(halves[half].data() + (at - begin), piece.from + done, static_cast<std::size_t>(count));
-      done += count;
-      end = at + count;
-    }
+    StagedPiece& staged = pieces.emplace_back(StagedPiece{.to = piece.offset, .bytes = piece.bytes, .from = piece.from});
+    const auto in = std::find_if(mappings.begin(), mappings.end(), [&](const auto& m) {
+      return std::less_equal<>()(m.bytes.data(), piece.from) && std::less<>()(piece.from, m.bytes.data() + m.bytes.size());
+    });
+    if (in == mappings.end()) continue;
+    staged.file = static_cast<int>(in - mappings.begin());
+    staged.at = piece.from - in->bytes.data();
   }
-  flush();
-  device.wait();
+  copy_staged(device, memory.data(), pieces, files, {}, [&](std::int64_t end) {
+    if (on_progress) on_progress(end, bytes_);
+  });
   if (on_progress) on_progress(bytes_, bytes_);
   for (const View& view : views_) {
     *view.data = memory.data() + view.offset;

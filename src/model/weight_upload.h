@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "model/weight_source.h"
 #include "model/weights.h"
 #include "palimpsest/model.h"
 #include "tensor/buffer.h"
@@ -23,11 +24,12 @@ class WeightUpload {
   std::int64_t bytes() const { return bytes_; }
   /// Of which no weight's: weights begin at multiples of 256.
   std::int64_t padding() const { return padding_; }
-  /// Copies, in large pieces through pinned memory, while the next one is read. on_progress(done, total) in bytes; may be empty.
-  /// Throws Error{kOutOfMemory} with the bytes needed and free before anything is changed.
+  /// Copies through pinned memory (copy_staged), reading what lies in `mappings` from the files. on_progress(done, total) in bytes; may be empty.
+  /// Throws Error{kOutOfMemory} with the bytes needed and free, and what copy_staged() throws, before any view is changed.
   /// make(from, bytes, to), where there is one, is asked first for every piece: true when it wrote it to the device itself.
   using Make = std::function<bool(const void* from, std::int64_t bytes, void* to)>;
-  Buffer run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress, const Make& make = {});
+  Buffer run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress, const Make& make = {},
+             std::span<const WeightSource::Mapping> mappings = {});
 
  private:
   /// Bytes of the host and where they go in the reservation.

@@ -55,7 +55,7 @@ TEST_P(WeightUploads, LeaveTheSameBytesThere) {
     EXPECT_GE(done, last);
     EXPECT_EQ(total, upload.bytes());
     last = done;
-  });
+  }, {}, opened_.source->mappings());
   EXPECT_EQ(last, upload.bytes());
   const std::vector<Tensor> after = tensors_of(loader_->weights, loader_->experts);
   ASSERT_EQ(after.size(), before.size());

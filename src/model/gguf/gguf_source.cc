@@ -202,9 +202,9 @@ void GgufSource::will_need() const {
   for (const auto& part : file_.parts()) part.file.will_need();
 }
 
-std::vector<std::span<const std::byte>> GgufSource::mappings() const {
-  std::vector<std::span<const std::byte>> all;
-  for (const auto& part : file_.parts()) all.push_back(part.file.bytes());
+std::vector<WeightSource::Mapping> GgufSource::mappings() const {
+  std::vector<Mapping> all;
+  for (const auto& part : file_.parts()) all.push_back({part.path, part.file.bytes()});
   return all;
 }
 

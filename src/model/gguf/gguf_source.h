@@ -27,7 +27,7 @@ class GgufSource final : public WeightSource {
   std::size_t file_count() const override { return file_.parts().size(); }
   std::uint64_t file_bytes() const override { return file_.file_bytes(); }
   std::int64_t owned_bytes() const override { return copies_.bytes(); }
-  std::vector<std::span<const std::byte>> mappings() const override;
+  std::vector<Mapping> mappings() const override;
   void will_need() const override;
 
  private:
