@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/block_weights.h"
@@ -219,17 +220,18 @@ TEST_P(MatmulIntegerTest, RowIsTheSameOnEveryTargetAloneInBatchesAndForEveryNumb
 }
 
 TEST_P(MatmulIntegerTest, LargestCodesDoNotSaturate) {
-  // Every byte of weights 0x80 or 0xff, activations all of the largest code: pairs of products are as large as they get.
+  // Every byte of weights 0x80 or 0xff, activations all of the largest code: pairs of products are as large as they get. 25 rows: whole
+  // tiles and what is left of one.
   for (const int byte : {0x80, 0xff, 0x7f}) {
     for (const test::WeightFormat format : {test::WeightFormat::kInt8, test::WeightFormat::kMxfp4}) {
-      const test::TestWeight weight(format, 9, 64, 3);
+      const test::TestWeight weight(format, 25, 64, 3);
       const Tensor& codes = format == test::WeightFormat::kInt8 ? weight.matrix().int8.codes : weight.matrix().mx.codes;
       std::fill_n(codes.as<std::uint8_t>(), codes.numel(), static_cast<std::uint8_t>(byte));
-      for (const std::int64_t rows : {1, 7}) {
-        const std::vector<float> x(static_cast<std::size_t>(rows * 64), -2.0f), y = multiply(GetParam().activations, x, rows, weight.matrix());
-        for (std::int64_t i = 0; i < 9; ++i) {
+      for (const auto& [rows, value] : {std::pair{1, -2.0f}, std::pair{1, 2.0f}, std::pair{7, -2.0f}}) {
+        const std::vector<float> x(static_cast<std::size_t>(rows * 64), value), y = multiply(GetParam().activations, x, rows, weight.matrix());
+        for (std::int64_t i = 0; i < 25; ++i) {
           double want = 0;
-          for (std::int64_t c = 0; c < 64; ++c) want += -2 * ref::load<double>(weight.matrix(), i, c);
+          for (std::int64_t c = 0; c < 64; ++c) want += static_cast<double>(value) * ref::load<double>(weight.matrix(), i, c);
           EXPECT_NEAR(static_cast<double>(y[static_cast<std::size_t>(i)]), want, 1e-6 * std::abs(want)) << byte;
         }
       }

@@ -66,18 +66,22 @@ using VFloats = hn::Vec<Floats>;
 using VInts = hn::Vec<Ints>;
 using VBytes = hn::Vec<Bytes>;
 
-/// The same place in eight weight rows, `stride` bytes from row to row. Three pointers, as an address is a pointer plus one or two strides.
+/// The same place in eight weight rows, `stride` bytes from row to row. Three pointers, as an address is a pointer plus one or two strides;
+/// by name, since those of an array would not stay in registers.
 class Column {
  public:
   Column() = default;
-  HWY_INLINE Column(const std::uint8_t* first, std::int64_t stride) : p_{first, first + 3 * stride, first + 6 * stride}, stride_(stride) {}
-  HWY_INLINE const std::uint8_t* row(int j) const { return p_[j / 3] + j % 3 * stride_; }
+  HWY_INLINE Column(const std::uint8_t* first, std::int64_t stride)
+      : p0_(first), p3_(first + 3 * stride), p6_(first + 6 * stride), stride_(stride) {}
+  HWY_INLINE const std::uint8_t* row(int j) const { return (j < 3 ? p0_ : j < 6 ? p3_ : p6_) + j % 3 * stride_; }
   HWY_INLINE void advance(std::int64_t bytes) {
-    for (auto& p : p_) p += bytes;
+    p0_ += bytes;
+    p3_ += bytes;
+    p6_ += bytes;
   }
 
  private:
-  const std::uint8_t* p_[3];
+  const std::uint8_t *p0_, *p3_, *p6_;
   std::int64_t stride_;
 };
 /// One block of eight weight rows of a blockwise format.
@@ -122,7 +126,7 @@ HWY_INLINE VBytes lookup(const std::uint8_t* table, VBytes index) {
 }
 
 #if HWY_TARGET == HWY_AVX3
-// The same of two rows side by side.
+// The same of two or four rows side by side.
 HWY_INLINE __m512i bytes_of_two(const std::uint8_t* a, const std::uint8_t* b) {
   return _mm512_inserti64x4(_mm512_castsi256_si512(load_bytes(a).raw), load_bytes(b).raw, 1);
 }
@@ -130,6 +134,11 @@ HWY_INLINE __m512i nibbles_of_two(const std::uint8_t* a, const std::uint8_t* b) 
   const auto load = [](const std::uint8_t* p) HWY_ATTR { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
   const __m512i both = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(load(a)), 0xff00, load(b));
   return _mm512_and_si512(_mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4)), _mm512_set1_epi8(15));
+}
+HWY_INLINE __m512i sixteen_bytes_of_four(const std::uint8_t* a, const std::uint8_t* b, const std::uint8_t* c, const std::uint8_t* d) {
+  const auto load = [](const std::uint8_t* p) HWY_ATTR { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+  const __m512i two = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(load(a)), 0x00f0, load(b));
+  return _mm512_mask_broadcast_i32x4(_mm512_mask_broadcast_i32x4(two, 0x0f00, load(c)), 0xf000, load(d));
 }
 HWY_INLINE __m512i fifth_bits_of_two(const std::uint8_t* a, const std::uint8_t* b) {
   std::uint32_t low, high;
@@ -179,34 +188,6 @@ HWY_INLINE __m512 half_e8m0_of_16(__m128i bytes) {
   const __m512i exponent = _mm512_sub_epi32(_mm512_cvtepu8_epi32(bytes), _mm512_set1_epi32(128));
   return _mm512_scalef_ps(_mm512_set1_ps(1), _mm512_cvtepi32_ps(exponent));
 }
-/// Eight consecutive bytes of sixteen rows, columns to vectors.
-HWY_INLINE void transpose_bytes(const std::uint64_t (&rows)[16], __m128i (&out)[8]) {
-  __m128i v[8], t[8];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {  // rows i and i + 8: byte c of both in word c
-    v[i] = _mm_unpacklo_epi8(_mm_cvtsi64_si128(static_cast<long long>(rows[i])), _mm_cvtsi64_si128(static_cast<long long>(rows[i + 8])));
-  }
-  // v[i]: [column][row i, row i + 8]. Interleaving i and i + 4, then i and i + 2, then i and i + 1 puts rows in order.
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm_unpacklo_epi8(v[i], v[i + 4]);
-    t[i + 4] = _mm_unpackhi_epi8(v[i], v[i + 4]);
-  }
-#pragma GCC unroll 2
-  for (int h = 0; h < 8; h += 4) {
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; ++i) {
-      v[h + i] = _mm_unpacklo_epi8(t[h + i], t[h + i + 2]);
-      v[h + i + 2] = _mm_unpackhi_epi8(t[h + i], t[h + i + 2]);
-    }
-  }
-#pragma GCC unroll 4
-  for (int p = 0; p < 4; ++p) {
-    const int from = p / 2 * 4 + p % 2 * 2;
-    out[2 * p] = _mm_unpacklo_epi8(v[from], v[from + 1]);
-    out[2 * p + 1] = _mm_unpackhi_epi8(v[from], v[from + 1]);
-  }
-}
 #endif
 /// Half of eight E8M0 numbers, as ref::block::half_e8m0.
 HWY_INLINE VFloats half_e8m0(__m128i bytes) {
@@ -250,7 +231,8 @@ struct BlockFormat {
   std::int64_t row_bytes;
 
   HWY_INLINE const std::uint8_t* block(std::int64_t n, std::int64_t b) const { return data + n * row_bytes + b * kBlockBytes; }
-  HWY_INLINE Rows rows(std::int64_t n, std::int64_t b) const { return {Column(block(n, b), row_bytes), {}}; }
+  /// Block b of rows n, n + step, ..., n + 7 step.
+  HWY_INLINE Rows rows(std::int64_t n, std::int64_t b, std::int64_t step = 1) const { return {Column(block(n, b), step * row_bytes), {}}; }
 
   static HWY_INLINE VBytes signed_bytes(VBytes v) {
     return kUnsigned ? hn::Xor(v, set_bytes(128)) : v;
@@ -271,19 +253,27 @@ struct BlockFormat {
     }
   }
 #if HWY_TARGET == HWY_AVX3
-  /// block_codes() of two rows; wide codes unsigned where kUnsigned.
+  /// Blocks whose codes are 16 bytes of nibbles from kNibblesAt on: the low nibbles are the first columns.
+  static constexpr bool kNibbles = kType == BlockType::kQ4_0 || kType == BlockType::kQ4_1 || kType == BlockType::kMxfp4;
+  static constexpr int kScaleSize = kType == BlockType::kMxfp4 ? 1 : 2, kScalePitch = kBlockBytes;
+  static constexpr int kNibblesAt = kScaleSize * (kTraits.mins ? 2 : 1);
+  static HWY_INLINE const Column& scale_column(const Rows& rows) { return rows.codes; }
+  /// Sixteen scales, or mins with the sign that is stored, kScaleSize bytes apart.
+  static HWY_INLINE __m512 wide_scales(const void* p) {
+    if constexpr (kScaleSize == 1) return half_e8m0_of_16(_mm_load_si128(static_cast<const __m128i*>(p)));
+    return _mm512_cvtph_ps(_mm256_load_si256(static_cast<const __m256i*>(p)));
+  }
+  static HWY_INLINE __m512i code_of_nibbles(__m512i nibbles) { return kType == BlockType::kMxfp4 ? lookup(kMxfp4Plus12, nibbles) : nibbles; }
+  /// block_codes() of two rows of the other formats; wide codes unsigned where kUnsigned.
   static HWY_INLINE __m512i codes_of_two(const std::uint8_t* a, const std::uint8_t* b) {
     const __m512i flip = _mm512_set1_epi8(static_cast<char>(128));
     switch (kType) {
-      case BlockType::kQ4_0: return nibbles_of_two(a + 2, b + 2);
-      case BlockType::kQ4_1: return nibbles_of_two(a + 4, b + 4);
       case BlockType::kQ5_0: return _mm512_or_si512(nibbles_of_two(a + 6, b + 6), fifth_bits_of_two(a + 2, b + 2));
       case BlockType::kQ5_1: return _mm512_or_si512(nibbles_of_two(a + 8, b + 8), fifth_bits_of_two(a + 4, b + 4));
       case BlockType::kIQ4_NL: {
         const __m512i plus_128 = lookup(kIq4NlPlus128, nibbles_of_two(a + 2, b + 2));
         return kUnsigned ? plus_128 : _mm512_xor_si512(plus_128, flip);
       }
-      case BlockType::kMxfp4: return lookup(kMxfp4Plus12, nibbles_of_two(a + 1, b + 1));
       default: {  // Q8_0
         const __m512i v = bytes_of_two(a + 2, b + 2);
         return kUnsigned ? _mm512_xor_si512(v, flip) : v;
@@ -405,40 +395,23 @@ struct MxFormat {
   std::int64_t row_bytes;
   const std::uint8_t* scale_data;
   std::int64_t scales_row_bytes;
-  std::int64_t num_rows, blocks;
 
-  HWY_INLINE Rows rows(std::int64_t n, std::int64_t b) const {
-    return {Column(data + n * row_bytes + b * kBlockBytes, row_bytes), Column(scale_data + n * scales_row_bytes + b, scales_row_bytes)};
+  HWY_INLINE Rows rows(std::int64_t n, std::int64_t b, std::int64_t step = 1) const {
+    return {Column(data + n * row_bytes + b * kBlockBytes, step * row_bytes),
+            Column(scale_data + n * scales_row_bytes + b, step * scales_row_bytes)};
   }
 #if HWY_TARGET == HWY_AVX3
-  /// Of blocks b .. b + 7 of rows n .. n + 15; those behind the last block are of no use.
-  HWY_INLINE void scales_of_16(std::int64_t n, std::int64_t b, float (&out)[8][16]) const {
-    const std::uint8_t* const end = scale_data + (num_rows - 1) * scales_row_bytes + blocks;
-    std::uint64_t of_row[16];
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) {
-      const std::uint8_t* const p = scale_data + (n + i) * scales_row_bytes + b;
-      if (p + 8 <= end) {
-        of_row[i] = word64(p);
-      } else {
-        of_row[i] = 0;
-        std::memcpy(of_row + i, p, static_cast<std::size_t>(std::min<std::int64_t>(8, blocks - b)));
-      }
-    }
-    __m128i columns[8];
-    transpose_bytes(of_row, columns);
-#pragma GCC unroll 8
-    for (int c = 0; c < 8; ++c) _mm512_store_ps(out[c], half_e8m0_of_16(columns[c]));
-  }
+  static constexpr bool kNibbles = true;
+  static constexpr int kNibblesAt = 0, kScaleSize = 1, kScalePitch = 1;
+  static HWY_INLINE const Column& scale_column(const Rows& rows) { return rows.scales; }
+  static HWY_INLINE __m512 wide_scales(const void* p) { return half_e8m0_of_16(_mm_load_si128(static_cast<const __m128i*>(p))); }
+  static HWY_INLINE __m512i code_of_nibbles(__m512i nibbles) { return lookup(kMxfp4Plus12, nibbles); }
 #endif
   static HWY_INLINE void codes(const Rows& rows, VBytes (&out)[8]) {
 #pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) out[j] = lookup(kMxfp4Plus12, nibbles(rows.codes.row(j)));
   }
   static HWY_INLINE void scales(const Rows& rows, Scales& out) { out.scale[0] = half_e8m0(bytes_of(rows.scales)); }
-#if HWY_TARGET == HWY_AVX3
-  static HWY_INLINE __m512i codes_of_two(const std::uint8_t* a, const std::uint8_t* b) { return lookup(kMxfp4Plus12, nibbles_of_two(a, b)); }
-#endif
 };
 
 /// Int8Tensor.
@@ -453,9 +426,9 @@ struct Int8Format {
   const std::uint8_t* scale_data;
   std::int64_t scales_row_bytes;
 
-  HWY_INLINE Rows rows(std::int64_t n, std::int64_t b) const {
-    return {Column(data + n * row_bytes + b * kBlockBytes, row_bytes),
-            Column(scale_data + n * scales_row_bytes + b * kBlockScaleBytes, scales_row_bytes)};
+  HWY_INLINE Rows rows(std::int64_t n, std::int64_t b, std::int64_t step = 1) const {
+    return {Column(data + n * row_bytes + b * kBlockBytes, step * row_bytes),
+            Column(scale_data + n * scales_row_bytes + b * kBlockScaleBytes, step * scales_row_bytes)};
   }
   static HWY_INLINE void codes(const Rows& rows, VBytes (&out)[8]) {
 #pragma GCC unroll 8
@@ -468,6 +441,13 @@ struct Int8Format {
   static HWY_INLINE __m512i codes_of_two(const std::uint8_t* a, const std::uint8_t* b) {
     const __m512i v = bytes_of_two(a, b);
     return kUnsigned ? _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(128))) : v;
+  }
+  static constexpr bool kNibbles = false;
+  static constexpr int kScaleSize = kBlockScaleBytes, kScalePitch = kBlockScaleBytes;
+  static HWY_INLINE const Column& scale_column(const Rows& rows) { return rows.scales; }
+  static HWY_INLINE __m512 wide_scales(const void* p) {
+    if constexpr (!kBf16Scales) return _mm512_load_ps(p);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_load_si256(static_cast<const __m256i*>(p))), 16));
   }
 #endif
   static HWY_INLINE void scales(const Rows& rows, Scales& out) {
@@ -503,7 +483,7 @@ template <bool kUnsigned, class Function>
 HWY_INLINE void with_format(const Matrix& w, Function f) {
   if (w.is_mx()) {
     const Tensor &codes = w.mx.codes, &scales = w.mx.scales;
-    return f(MxFormat{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(), scales.stride(0), w.rows(), w.cols() / kBlock});
+    return f(MxFormat{codes.as<std::uint8_t>(), codes.stride(0), scales.as<std::uint8_t>(), scales.stride(0)});
   }
   if (w.is_int8()) {
     const Tensor &codes = w.int8.codes, &scales = w.int8.scales;

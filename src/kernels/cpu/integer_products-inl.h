@@ -62,7 +62,7 @@ HWY_INLINE void multiply(const MatmulPart& p, std::byte* scratch, bool) {
   const int halves = p.w.is_blocks() && block_traits(p.w.blocks.type).halves ? 2 : 1;
   const auto x = Row<X>::at(scratch, columns);
   for (std::int64_t t = 0; t < p.rows; ++t) {
-    pack_row<false>(row_of_x(p, t), k, x);
+    pack_row<Order{}>(row_of_x(p, t), k, x);
     for (std::int64_t n = p.begin; n < p.end; ++n) {
       float y = 0;
       for (std::int64_t b = 0; b < k / kBlock; ++b) {
@@ -106,7 +106,7 @@ void panels(const MatmulPart& p, const Format& w, std::byte* scratch) {
     for (std::int64_t k0 = 0; k0 < k; k0 += kPanelColumns) {
       const std::int64_t columns = std::min(kPanelColumns, k - k0);
       for (std::int64_t t = 0; t < rows; ++t) {
-        pack_row<Format::kTraits.split>(row_of_x(p, t0 + t) + k0, columns,
+        pack_row<Order{.split = Format::kTraits.split}>(row_of_x(p, t0 + t) + k0, columns,
                                         Row<X>::at(rows_of_x + t * Row<X>::bytes(kPanelColumns), kPanelColumns));
       }
       for (std::int64_t n0 = p.begin; n0 < p.end; n0 += P::kRows) {

@@ -27,15 +27,25 @@ constexpr std::int64_t kBlock = ref::kActivationBlock;
 constexpr std::int64_t kGroup = 256;  ///< columns: eight blocks, as many as one vector has lanes
 constexpr std::int64_t kGroupBlocks = kGroup / kBlock;
 
+/// How the codes of a block are stored. Neither: as they come; 16-bit ones (but not on SCALAR) even before odd ones of the order below,
+/// which is how bytes widen to two vectors.
+struct Order {
+  bool split = false;  ///< even columns before odd ones
+  bool bytes = false;  ///< 16-bit codes as 32 high bytes, signed, and 32 low ones, unsigned
+};
+/// Whether products are those of bytes, so that Order::bytes is wanted.
+template <class X, bool kVnni>
+constexpr bool kInBytes = sizeof(X) == 2 && kVnni;
+
 /// One packed row with room for `columns` columns, a multiple of kGroup.
 template <class X>
 struct Row {
-  /// [columns]. In a block, of split formats even columns come before odd ones; then, of 16-bit integers (but not on SCALAR), the even
-  /// ones of that order before the odd ones, which is how bytes widen to two vectors.
+  /// [columns], in the order asked for
   X* codes;
   float* steps;         ///< [columns / 32]
   std::int32_t* sums;   ///< [columns / 32] of a block's codes
-  std::int32_t* halves; ///< [columns / 256][2][8] of the first, the second 16 codes of a block
+  /// [columns / 256][2][8] of the first, the second 16 codes of a block; of Order::bytes: [columns / 32] sums of a block's high bytes
+  std::int32_t* halves;
 
   static constexpr std::int64_t bytes(std::int64_t columns) {
     return columns * static_cast<std::int64_t>(sizeof(X)) + columns / 2;
@@ -50,10 +60,10 @@ struct Row {
 };
 
 #if HWY_TARGET == HWY_SCALAR
-template <bool kSplit, class X>
+template <Order kOrder, class X>
 HWY_INLINE void pack_block(const float* x, const Row<X>& out, std::int64_t b) {
   float ordered[kBlock];
-  for (std::int64_t i = 0; i < kBlock; ++i) ordered[i] = x[kSplit ? i % 16 * 2 + i / 16 : i];
+  for (std::int64_t i = 0; i < kBlock; ++i) ordered[i] = x[kOrder.split ? i % 16 * 2 + i / 16 : i];
   X* const codes = out.codes + b * kBlock;
   out.steps[b] = ref::quantise_activations(ordered, kBlock, codes);
   std::int32_t half[2] = {};
@@ -63,7 +73,7 @@ HWY_INLINE void pack_block(const float* x, const Row<X>& out, std::int64_t b) {
     out.halves[b / kGroupBlocks * 16 + h * 8 + b % kGroupBlocks] = half[h];
 }
 #else
-template <bool kSplit, class X>
+template <Order kOrder, class X>
 HWY_INLINE void pack_block(const float* x, const Row<X>& out, std::int64_t b) {
   const hn::CappedTag<float, 8> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -87,25 +97,38 @@ HWY_INLINE void pack_block(const float* x, const Row<X>& out, std::int64_t b) {
     const auto odd01 = hn::ConcatOdd(d, v1, v0), odd23 = hn::ConcatOdd(d, v3, v2);
     v0 = even01, v1 = even23, v2 = odd01, v3 = odd23;
   };
-  if constexpr (kSplit) split();
-  if constexpr (sizeof(X) == 2) split();
+  constexpr bool kPairs = sizeof(X) == 2 && !kOrder.bytes;
+  if constexpr (kOrder.split) split();
+  if constexpr (kPairs) split();
   const auto code = [&](auto v) HWY_ATTR {
     // Infinity and NaN times zero would be no zeros.
     const auto scaled = hn::Mul(v, hn::Set(d, per_step));
     return hn::NearestInt(finite ? scaled : hn::Zero(d));
   };
   const auto i0 = code(v0), i1 = code(v1), i2 = code(v2), i3 = code(v3);
-  const hn::Rebind<X, decltype(d)> dx;
   X* const codes = out.codes + b * kBlock;
-  hn::StoreU(hn::DemoteTo(dx, i0), dx, codes);
-  hn::StoreU(hn::DemoteTo(dx, i1), dx, codes + 8);
-  hn::StoreU(hn::DemoteTo(dx, i2), dx, codes + 16);
-  hn::StoreU(hn::DemoteTo(dx, i3), dx, codes + 24);
-  // Of 16-bit integers v0 and v2 are the even and odd columns of the first half.
-  const bool pairs = sizeof(X) == 2;
-  const std::int32_t first = hn::GetLane(hn::SumOfLanes(di, hn::Add(i0, pairs ? i2 : i1))),
-                     second = hn::GetLane(hn::SumOfLanes(di, hn::Add(pairs ? i1 : i2, i3)));
+  const auto store = [&](auto type, auto* to, auto a0, auto a1, auto a2, auto a3) HWY_ATTR {
+    const hn::Rebind<decltype(type), decltype(d)> dt;
+    hn::StoreU(hn::DemoteTo(dt, a0), dt, to);
+    hn::StoreU(hn::DemoteTo(dt, a1), dt, to + 8);
+    hn::StoreU(hn::DemoteTo(dt, a2), dt, to + 16);
+    hn::StoreU(hn::DemoteTo(dt, a3), dt, to + 24);
+  };
   out.steps[b] = step;
+  if constexpr (kOrder.bytes) {
+    auto* const bytes = reinterpret_cast<std::int8_t*>(codes);
+    const auto h0 = hn::ShiftRight<8>(i0), h1 = hn::ShiftRight<8>(i1), h2 = hn::ShiftRight<8>(i2), h3 = hn::ShiftRight<8>(i3);
+    const auto low = [&](auto i) HWY_ATTR { return hn::And(i, hn::Set(di, 255)); };
+    store(std::int8_t(), bytes, h0, h1, h2, h3);
+    store(std::uint8_t(), reinterpret_cast<std::uint8_t*>(bytes) + kBlock, low(i0), low(i1), low(i2), low(i3));
+    out.sums[b] = hn::GetLane(hn::SumOfLanes(di, hn::Add(hn::Add(i0, i1), hn::Add(i2, i3))));
+    out.halves[b] = hn::GetLane(hn::SumOfLanes(di, hn::Add(hn::Add(h0, h1), hn::Add(h2, h3))));
+    return;
+  }
+  store(X(), codes, i0, i1, i2, i3);
+  // Of 16-bit integers v0 and v2 are the even and odd columns of the first half.
+  const std::int32_t first = hn::GetLane(hn::SumOfLanes(di, hn::Add(i0, kPairs ? i2 : i1))),
+                     second = hn::GetLane(hn::SumOfLanes(di, hn::Add(kPairs ? i1 : i2, i3)));
   out.sums[b] = first + second;
   std::int32_t* const halves = out.halves + b / kGroupBlocks * 16 + b % kGroupBlocks;
   halves[0] = first;
@@ -114,9 +137,9 @@ HWY_INLINE void pack_block(const float* x, const Row<X>& out, std::int64_t b) {
 #endif
 
 /// Packs columns [0, n), n a multiple of 32.
-template <bool kSplit, class X>
-HWY_INLINE void pack_row(const float* x, std::int64_t n, const Row<X>& out) {
-  for (std::int64_t b = 0; b < n / kBlock; ++b) pack_block<kSplit>(x + b * kBlock, out, b);
+template <Order kOrder, class X>
+HWY_NOINLINE void pack_row(const float* x, std::int64_t n, const Row<X>& out) {
+  for (std::int64_t b = 0; b < n / kBlock; ++b) pack_block<kOrder>(x + b * kBlock, out, b);
 }
 
 }  // namespace integer
