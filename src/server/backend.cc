@@ -76,13 +76,14 @@ std::uint64_t Backend::user_of(const Request& request) const {
                               : key_of(request).value_or(0) + 1;
 }
 
-PreparedChat prepare_chat(const Backend& backend, const Request& request, const Json& body) {
+PreparedChat prepare_chat(const Backend& backend, const Request& request, const Json& body,
+                          const std::string& format_name) {
   PreparedChat chat;
   chat.fields = read_chat_generation(body, backend.limits);
   chat.conversation = read_conversation(body);
   require_time_for_pictures(request, chat.conversation);
   EngineRequest& engine = chat.fields.engine;
-  constrain(read_constraints(body, true), backend.constraints, &backend.format(),
+  constrain(read_constraints(body, true, format_name), backend.constraints, &backend.format(),
             &chat.conversation, request.may_take_long, engine);
   engine.pictures = read_pictures(backend, body, chat.conversation);
   engine.prompt = encode_chat(backend.tokenizer, backend.format().render(chat.conversation), engine.pictures);

@@ -66,8 +66,9 @@ struct PreparedChat {
   Conversation conversation;  ///< what the answer's parser is made for
 };
 /// `body` in the form of /v1/chat/completions, made of that of `request`. ApiError 400, or Error
-/// naming the field; GrammarNotMade.
-PreparedChat prepare_chat(const Backend& backend, const Request& request, const Json& body);
+/// naming the field (`format_name`: of read_constraints); GrammarNotMade.
+PreparedChat prepare_chat(const Backend& backend, const Request& request, const Json& body,
+                          const std::string& format_name = "response_format");
 
 std::int64_t unix_seconds();
 void send_json(const std::shared_ptr<Reply>& reply, const Json& json);

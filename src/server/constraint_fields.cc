@@ -44,7 +44,7 @@ std::string choice_grammar(const Json& list, const std::string& name) {
 /// Takes the one language that is asked for.
 class LanguageReader {
  public:
-  LanguageReader(const Json& body, ConstraintFields& out) : body_(body), out_(out) {}
+  LanguageReader(const Json& body, const std::string& format_name, ConstraintFields& out) : body_(body), format_(format_name), out_(out) {}
 
   void read() {
     response_format();
@@ -97,31 +97,32 @@ class LanguageReader {
   void response_format() {
     const Json* format = field(body_, "response_format");
     if (!format) return;
-    if (!format->is_object()) refuse("response_format", "not an object");
+    if (!format->is_object()) refuse(format_, "not an object");
     const Json* type = field(*format, "type");
-    if (!type || !type->is_string()) refuse("response_format", "type is missing");
+    if (!type || !type->is_string()) refuse(format_, "type is missing");
     if (*type == "text") return;
     if (*type == "json_object") {
       // llama.cpp takes a schema here.
       if (const Json* schema = field(*format, "schema"))
-        return set("response_format",
-                   {Notation::kJsonSchema, schema_text(*schema, "response_format.schema")});
-      return set("response_format", {Notation::kJsonObject, {}});
+        return set(format_,
+                   {Notation::kJsonSchema, schema_text(*schema, format_ + ".schema")});
+      return set(format_, {Notation::kJsonObject, {}});
     }
     if (*type != "json_schema") {
       refuse(
-          "response_format",
+          format_,
           fmt::format("type {} is not known (text, json_object and json_schema are)", dump(*type)));
     }
     const Json* wrapper = field(*format, "json_schema");
     const Json* schema = wrapper && wrapper->is_object() ? field(*wrapper, "schema")
                          : wrapper                       ? nullptr
                                                          : field(*format, "schema");
-    if (!schema) refuse("response_format", "json_schema.schema is missing");
-    set("response_format", {Notation::kJsonSchema, schema_text(*schema, "response_format")});
+    if (!schema) refuse(format_, "json_schema.schema is missing");
+    set(format_, {Notation::kJsonSchema, schema_text(*schema, format_)});
   }
 
   const Json& body_;
+  const std::string format_;
   ConstraintFields& out_;
 };
 
@@ -188,9 +189,9 @@ std::string answer_key(const ConstraintFields& fields, const ChatFormat& format,
 
 }  // namespace
 
-ConstraintFields read_constraints(const Json& body, bool chat) {
+ConstraintFields read_constraints(const Json& body, bool chat, const std::string& format_name) {
   ConstraintFields out;
-  LanguageReader(body, out).read();
+  LanguageReader(body, format_name, out).read();
   if (chat) read_tool_choice(body, out);
   return out;
 }

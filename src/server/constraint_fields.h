@@ -24,8 +24,9 @@ struct ConstraintFields {
 
 /// response_format; json_schema, grammar, regex; structured_outputs {json, regex, choice, grammar};
 /// guided_json, guided_regex, guided_choice, guided_grammar: one of them. With `chat` also
-/// tool_choice, parallel_tool_calls and `strict` of tools. ApiError 400 naming the field.
-ConstraintFields read_constraints(const Json& body, bool chat);
+/// tool_choice, parallel_tool_calls and `strict` of tools. ApiError 400 naming the field, what stands
+/// in response_format by the name that the endpoint's clients know, `format_name`.
+ConstraintFields read_constraints(const Json& body, bool chat, const std::string& format_name = "response_format");
 
 /// Thrown for a grammar that is not made yet, where Request::may_take_long does not allow to make
 /// it: the request is to be handled again where it does.

@@ -189,22 +189,9 @@ class ResponsesJob final : public BlockJob {
   std::int64_t sequence_ = 0;
 };
 
-/// The chat of a body. Refusals name what this endpoint's clients send.
-PreparedChat prepare(Backend& backend, const Request& request, const Json& body) {
-  try {
-    return prepare_chat(backend, request, chat_of_responses(body));
-  } catch (ApiError& error) {
-    constexpr std::string_view kChats = "response_format";
-    for (std::string* text : {&error.param, &error.message}) {
-      if (text->starts_with(kChats)) text->replace(0, kChats.size(), "text.format");
-    }
-    throw;
-  }
-}
-
 void responses(Backend& backend, const Request& request, const std::shared_ptr<Reply>& reply) {
   const Json body = parse_object(request.body);
-  PreparedChat chat = prepare(backend, request, body);
+  PreparedChat chat = prepare_chat(backend, request, chat_of_responses(body), "text.format");
   const auto job = make_responses_job(backend, chat, body, request, reply);
   start(backend, std::move(chat), job, answer_id(request, "resp_"), request, reply);
 }
