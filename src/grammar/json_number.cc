@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "grammar/pattern_automaton.h"
+
 namespace palimpsest::grammar {
 namespace {
 
@@ -259,6 +261,36 @@ ExprId integer_text(Grammar& grammar, const std::optional<Bound>& least,
                        const std::string to = down ? one_less(b->whole) : b->whole;
                        return less(to, from) ? grammar.nothing() : writer.whole(from, to);
                      });
+}
+
+std::optional<ExprId> multiple_text(Grammar& grammar, const std::optional<Bound>& least,
+                                    const std::optional<Bound>& most, std::int64_t divisor, std::size_t& work) {
+  std::int64_t zeros = 0;
+  for (; divisor > 0 && divisor % 10 == 0; divisor /= 10) ++zeros;
+  if (divisor < 1 || divisor > kMostDivisor) return std::nullopt;
+  const std::string end(kDistinctDigits, '9');
+  // Bounds of the number without its zeros: the point stands so many digits to the left.
+  const auto inner = [&](const std::optional<Bound>& bound, bool negative) {
+    Magnitude m = bound ? magnitude_of(*bound) : Magnitude{.whole = end, .fraction = {}};
+    const bool minus = bound ? is_negative(*bound) : negative;
+    if (m.whole.size() > end.size() && minus == negative) m = Magnitude{.whole = end, .fraction = {}};
+    if (m.whole.size() <= static_cast<std::size_t>(zeros)) m.whole.insert(0, static_cast<std::size_t>(zeros) + 1 - m.whole.size(), '0');
+    m.whole.insert(m.whole.size() - static_cast<std::size_t>(zeros), ".");
+    return std::optional(Bound{(minus ? "-" : "") + m.whole + m.fraction, m.exclusive});
+  };
+  Grammar scratch;
+  const PatternAutomaton whole = determine(scratch, integer_text(scratch, inner(least, true), inner(most, false)), {}, work);
+  const auto write = [&](bool zero) {  // 0: no digit so far, 1: "0", from 2 on the remainder
+    return PatternProduct(whole, {.step = [&](std::int64_t state, char32_t c, std::int64_t) -> std::int64_t {
+                                    if (c == '-') return 0;
+                                    if (state == 0 && c == '0') return 1;
+                                    return 2 + (10 * std::max<std::int64_t>(0, state - 2) + c - '0') % divisor;
+                                  },
+                                  .ends = [&](std::int64_t state) { return state == (zero ? 1 : 2); }},
+                          work)
+        .write(grammar, Spelling::kPlain);
+  };
+  return grammar.choice({write(true), grammar.sequence({write(false), grammar.literal(std::string(static_cast<std::size_t>(zeros), '0'))})});
 }
 
 ExprId number_text(Grammar& grammar, const std::optional<Bound>& least,

@@ -7,11 +7,12 @@
 #include "base/error.h"
 #include "grammar/json_formats.h"
 #include "grammar/json_number.h"
+#include "grammar/pattern_automaton.h"
 #include "grammar/regex_grammar.h"
 #include "grammar/schema_words.h"
-#include "text/json_text.h"
 
-// What schemas become; schema_merge.cc is about schemas that are made of others.
+// What schemas become; schema_lists.cc is about arrays and objects, schema_merge.cc about schemas that
+// are made of others.
 
 namespace palimpsest::grammar {
 namespace {
@@ -19,13 +20,8 @@ namespace {
 using Json = SchemaJson;
 
 constexpr const char* kComposing[] = {"$ref", "allOf", "anyOf", "oneOf"};
-constexpr std::size_t kMostOptional = 1'000;  ///< each is a way to go on at once
 constexpr int kMostSteps = 20'000;
 constexpr std::size_t kMostCopied = std::size_t{64} << 20;
-
-CharSet plain_characters() {
-  return CharSet(0, 0x1f).add('"', '"').add('\\', '\\').inverse();
-}
 
 /// About what a copy takes, in bytes.
 std::size_t weight(const Json& json) {
@@ -294,28 +290,29 @@ ExprId SchemaRules::string(const Json& schema, const std::string& path, Spelling
   const bool sized = least > 0 || most != kNoEnd;
   if (most != kNoEnd && most < least) return g_.nothing();
   const bool json = spelling == Spelling::kJson;
-  ExprId body = 0;
-  const std::string regex = schema.contains("pattern") ? std::string() : format_regex(schema);
-  if (schema.contains("pattern")) {
-    if (sized) refuse(path, "pattern beside minLength or maxLength is not supported");
-    const std::string pattern = text_in(schema, "pattern", path);
+  const bool pattern = schema.contains("pattern");
+  const std::string regex = pattern ? text_in(schema, "pattern", path) : format_regex(schema);
+  std::optional<ExprId> made;
+  const std::string key = fmt::format("{} {} {}", least, most, regex);
+  if (pattern || (!regex.empty() && !too_large_.contains(key))) {
     try {
-      body = parse_regex(g_, pattern, RegexMatch::kPart, spelling);
+      made = parse_sized_regex(g_, regex, pattern ? RegexMatch::kPart : RegexMatch::kWhole, spelling, least, most, pattern_work_);
     } catch (Error& error) {
-      throw error.add_context(path + "/pattern");
+      if (pattern) throw error.add_context(path + "/pattern");
+      // A format that its length would make too large is the annotation that it may always be.
+      too_large_.insert(key);
     }
-  } else if (!sized && !regex.empty()) {
-    body = parse_regex(g_, regex, RegexMatch::kWhole, spelling);
-  } else if (!sized && json) {
-    return string_word();
-  } else {
+  }
+  if (!made && !sized && json) return string_word();
+  if (!made) {
     const ExprId character = json ? json_character() : g_.chars(CharSet::all());
     try {
-      body = g_.repeat(character, least, most);
+      made = g_.repeat(character, least, most);
     } catch (Error& error) {
       throw error.add_context(path);
     }
   }
+  ExprId body = *made;
   if (json) body = g_.sequence({g_.literal("\""), body, g_.literal("\"")});
   return g_.call(g_.add_rule(name_ + path, body, true));
 }
@@ -341,171 +338,19 @@ ExprId SchemaRules::number(const Json& schema, const std::string& path, bool who
   };
   const std::optional<Bound> least = tighter("minimum", "exclusiveMinimum", 1);
   const std::optional<Bound> most = tighter("maximum", "exclusiveMaximum", -1);
+  if (schema.contains("multipleOf")) {
+    const Json& of = schema["multipleOf"];
+    const double x = of.is_number() ? of.get<double>() : 0;
+    if (!(x > 0)) refuse(path, "multipleOf is not a number above 0");
+    const auto body = x < 1e15 && std::trunc(x) == x ? multiple_text(g_, least, most, static_cast<std::int64_t>(x), pattern_work_) : std::nullopt;
+    if (!body) {
+      refuse(path, fmt::format("multipleOf {} is not supported (whole numbers up to {} are, and these with zeros behind)", of.dump(), kMostDivisor));
+    }
+    return g_.call(g_.add_rule(name_ + path, *body, true));
+  }
   if (!least && !most) return number_word(whole);
   const ExprId body = whole ? integer_text(g_, least, most) : number_text(g_, least, most);
   return g_.call(g_.add_rule(name_ + path, body, true));
-}
-
-ExprId SchemaRules::array(const Json& schema, const std::string& path) {
-  const Json* prefix = schema.contains("prefixItems") ? &schema["prefixItems"] : nullptr;
-  const Json* items = schema.contains("items") ? &schema["items"] : nullptr;
-  std::string items_path = path + "/items", prefix_path = path + "/prefixItems";
-  if (items && items->is_array()) {  // as drafts before 2020 wrote it
-    if (prefix) refuse(path, "a list of items beside prefixItems");
-    prefix = items;
-    prefix_path = path + "/items";
-    items = schema.contains("additionalItems") ? &schema["additionalItems"] : nullptr;
-    items_path = path + "/additionalItems";
-  }
-  if (prefix && !prefix->is_array()) refuse(prefix_path, "not a list");
-  const std::int64_t least = count_in(schema, "minItems", path).value_or(0);
-  std::int64_t most = count_in(schema, "maxItems", path).value_or(kNoEnd);
-  const auto fixed = static_cast<std::int64_t>(prefix ? prefix->size() : 0);
-  if (items && items->is_boolean() && !items->get<bool>())
-    most = most == kNoEnd ? fixed : std::min(most, fixed);
-  if (most != kNoEnd && most < least) return g_.nothing();
-  const auto item = [&](std::int64_t i) {
-    if (i < fixed)
-      return g_.call(
-          rule_of((*prefix)[static_cast<std::size_t>(i)], fmt::format("{}/{}", prefix_path, i)));
-    return g_.call(items ? rule_of(*items, items_path) : any_value());
-  };
-  // From the back: what may follow i items, i > 0.
-  const auto first_free = std::max<std::int64_t>(fixed, 1);
-  ExprId tail = g_.empty();
-  if (most == kNoEnd || most > first_free) {
-    try {
-      tail = g_.repeat(g_.sequence({comma(), item(fixed)}),
-                       std::max<std::int64_t>(0, least - first_free),
-                       most == kNoEnd ? kNoEnd : most - first_free);
-    } catch (Error& error) {
-      throw error.add_context(path);
-    }
-  }
-  for (std::int64_t i = std::min(fixed, most == kNoEnd ? fixed : most) - 1; i > 0; --i) {
-    const ExprId on = g_.sequence({comma(), item(i), tail});
-    tail = i >= least ? g_.optional(on) : on;
-  }
-  ExprId list = g_.empty();
-  if (most != 0) {
-    list = g_.sequence({item(0), tail, space()});
-    if (least == 0) list = g_.optional(list);
-  }
-  return g_.sequence({g_.literal("["), space(), list, g_.literal("]")});
-}
-
-SchemaRules::Members SchemaRules::members_of(const Json& schema, const std::string& path) {
-  static const Json kAnything(true);
-  Members members;
-  const Json* others =
-      schema.contains("additionalProperties") ? &schema["additionalProperties"] : nullptr;
-  members.others = {"", false, others ? others : &kAnything, path + "/additionalProperties"};
-  const bool closed = others && others->is_boolean() && !others->get<bool>();
-  std::vector<std::string> required;
-  if (schema.contains("required")) {
-    if (!schema["required"].is_array()) refuse(path, "required is not a list");
-    for (const Json& name : schema["required"]) {
-      if (!name.is_string()) refuse(path, "required holds something that is not a string");
-      required.push_back(name.get<std::string>());
-    }
-  }
-  const auto is_required = [&](const std::string& name) {
-    return std::find(required.begin(), required.end(), name) != required.end();
-  };
-  std::size_t optional = 0;
-  if (schema.contains("properties")) {
-    if (!schema["properties"].is_object()) refuse(path, "properties is not an object");
-    for (const auto& [name, of] : schema["properties"].items()) {
-      members.list.push_back({name, is_required(name), &of, path + "/properties/" + name});
-      optional += members.list.back().required ? 0 : 1;
-    }
-  }
-  if (optional > kMostOptional)
-    refuse(path, fmt::format("{} optional properties, but at most {} are taken", optional,
-                             kMostOptional));
-  for (const std::string& name : required) {
-    const auto same = [&](const Member& m) { return m.name == name; };
-    if (std::any_of(members.list.begin(), members.list.end(), same)) continue;
-    static const Json kNothing(false);
-    members.list.push_back(
-        {name, true, closed ? &kNothing : members.others.schema, members.others.path});
-  }
-  // Where nothing is said about others they stay away, unless there is nothing else.
-  members.open = others ? !closed : members.list.empty();
-  return members;
-}
-
-ExprId SchemaRules::object(const Json& schema, const std::string& path) {
-  const Members members = members_of(schema, path);
-  if (members.list.empty() && members.open && !schema.contains("additionalProperties"))
-    return g_.call(any_object());
-  const std::size_t count = members.list.size();
-  // What may follow once something was written (tail) or nothing was (first), from the back.
-  ExprId tail = g_.empty(), first = g_.empty();
-  if (members.open) {
-    const ExprId value = g_.call(rule_of(*members.others.schema, members.others.path));
-    const ExprId other = member(other_key(members.list), value);
-    tail = g_.repeat(g_.sequence({comma(), other}), 0, kNoEnd);
-    first = g_.optional(g_.sequence({other, tail, space()}));
-  }
-  tail = g_.sequence({tail, space()});
-  for (std::size_t i = count; i-- > 0;) {
-    const Member& m = members.list[i];
-    const ExprId one =
-        member(g_.literal(text::quote_json(m.name)), g_.call(rule_of(*m.schema, m.path)));
-    const ExprId rest = g_.call(g_.add_rule(name_ + path, tail));
-    const ExprId with_comma = g_.sequence({comma(), one, rest});
-    const ExprId alone = g_.sequence({one, rest});
-    first = m.required ? alone : g_.choice({alone, g_.call(g_.add_rule(name_ + path, first))});
-    tail = m.required ? with_comma : g_.choice({with_comma, rest});
-  }
-  return g_.sequence({g_.literal("{"), space(), first, g_.literal("}")});
-}
-
-/// A key that is none of the declared ones: letter by letter along them, and off.
-ExprId SchemaRules::other_key(const std::vector<Member>& declared) {
-  struct Place {
-    std::map<char32_t, std::size_t> next;
-    bool taken = false;
-  };
-  const CharSet plain = plain_characters();
-  std::vector<Place> places(1);
-  for (const Member& m : declared) {
-    const std::u32string name = code_points(m.name);
-    // Keys are written without escapes, so that those that need them cannot be met.
-    if (!std::all_of(name.begin(), name.end(), [&](char32_t c) { return plain.contains(c); }))
-      continue;
-    std::size_t at = 0;
-    for (const char32_t c : name) {
-      const auto it = places[at].next.find(c);
-      if (it != places[at].next.end()) {
-        at = it->second;
-        continue;
-      }
-      places[at].next.emplace(c, places.size());
-      at = places.size();
-      places.emplace_back();
-    }
-    places[at].taken = true;
-  }
-  const ExprId quote = g_.literal("\"");
-  const ExprId off = g_.call(
-      g_.add_rule("other key", g_.sequence({g_.repeat(g_.chars(plain), 0, kNoEnd), quote}), true));
-  std::vector<RuleId> rules;
-  for (std::size_t i = 0; i < places.size(); ++i) rules.push_back(g_.add_rule("other key", true));
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    CharSet rest = plain;
-    std::vector<ExprId> ways;
-    CharSet along;
-    for (const auto& [c, to] : places[i].next) {
-      along.add(c, c);
-      ways.push_back(g_.sequence({g_.chars(CharSet::of(c)), g_.call(rules[to])}));
-    }
-    ways.push_back(g_.sequence({g_.chars(rest.remove(along)), off}));
-    if (!places[i].taken) ways.push_back(quote);
-    g_.define(rules[i], g_.choice(std::move(ways)));
-  }
-  return g_.sequence({quote, g_.call(rules[0])});
 }
 
 // -- members that are written in another way ------------------------------------------------------
@@ -518,7 +363,10 @@ SchemaRules::Members SchemaRules::members() {
   if (flat.contains("const") || flat.contains("enum") ||
       (!types.empty() && types != std::vector<std::string>{"object"}))
     refuse("#", "the parameters of a tool must be an object");
-  return members_of(flat, "#");
+  Members members = members_of(flat, "#");
+  if (members.names || count_in(flat, "minProperties", "#").value_or(0) > 0 || flat.contains("maxProperties"))
+    refuse("#", "minProperties, maxProperties and propertyNames but for a list are not supported for arguments in this model's format");
+  return members;
 }
 
 std::vector<std::pair<std::string, ExprId>> SchemaRules::typed_values(const Member& member) {

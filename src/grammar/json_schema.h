@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,7 @@ class SchemaRules {
     std::vector<Member> list;
     bool open = false;  ///< others may follow
     Member others;      ///< if open: what they must be
+    const SchemaJson* names = nullptr;  ///< of others, if not any: strings that this describes
   };
   /// Error{kInvalidRequest} where the document does not describe objects alone and in one way.
   Members members();
@@ -89,8 +91,13 @@ class SchemaRules {
   ExprId string(const Json& schema, const std::string& path, Spelling spelling);
   ExprId number(const Json& schema, const std::string& path, bool whole);
   ExprId array(const Json& schema, const std::string& path);
+  ExprId unique_items(const Json& schema, const std::string& path, std::int64_t least,
+                      std::int64_t most);
+  struct List;
+  ExprId in_order(const List& list, const std::string& path);
   ExprId object(const Json& schema, const std::string& path);
   Members members_of(const Json& schema, const std::string& path);
+  void restrict_names(const Json& schema, const std::string& path, Members& members);
   ExprId other_key(const std::vector<Member>& declared);
 
   // words
@@ -110,7 +117,8 @@ class SchemaRules {
   std::optional<ExprId> character_;
   std::string inner_id_;  ///< where a schema below the top has an $id; empty: nowhere
   int steps_ = 0;
-  std::size_t copied_ = 0;
+  std::size_t copied_ = 0, pattern_work_ = 0;
+  std::set<std::string> too_large_;  ///< formats with lengths for which there is no automaton
 };
 
 }  // namespace palimpsest::grammar

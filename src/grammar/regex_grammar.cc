@@ -74,8 +74,8 @@ const ClassEscape& white_space() {
 /// One pass over the pattern; open groups are on a stack of our own.
 class RegexParser final : private SourceReader {
  public:
-  RegexParser(Grammar& grammar, std::string_view pattern, RegexMatch match, Spelling spelling)
-      : SourceReader(pattern), grammar_(grammar), match_(match), spelling_(spelling) {}
+  RegexParser(Grammar& grammar, std::string_view pattern, RegexMatch match, std::function<ExprId(const CharSet&)> character)
+      : SourceReader(pattern), grammar_(grammar), match_(match), character_(std::move(character)) {}
 
   ExprId parse() {
     groups_.emplace_back();
@@ -95,7 +95,7 @@ class RegexParser final : private SourceReader {
     throw make_error(ErrorCode::kInvalidRequest, "at character {}: {}", at_, what);
   }
 
-  void atom(const CharSet& set) { atom(characters(grammar_, set, spelling_)); }
+  void atom(const CharSet& set) { atom(character_(set)); }
   void atom(ExprId expr) {
     if (groups_.back().to_end) refuse("something stands behind $");
     groups_.back().parts.push_back(expr);
@@ -180,7 +180,7 @@ class RegexParser final : private SourceReader {
     Group& group = groups_.back();
     if (groups_.size() == 1 && match_ == RegexMatch::kPart) {
       const ExprId anything =
-          grammar_.repeat(characters(grammar_, CharSet::all(), spelling_), 0, kNoEnd);
+          grammar_.repeat(character_(CharSet::all()), 0, kNoEnd);
       if (!group.from_front) group.parts.insert(group.parts.begin(), anything);
       if (!group.to_end) group.parts.push_back(anything);
     }
@@ -316,7 +316,7 @@ class RegexParser final : private SourceReader {
 
   Grammar& grammar_;
   const RegexMatch match_;
-  const Spelling spelling_;
+  const std::function<ExprId(const CharSet&)> character_;
   std::vector<Group> groups_;
   std::optional<char32_t> single_;
 };
@@ -325,7 +325,12 @@ class RegexParser final : private SourceReader {
 
 ExprId parse_regex(Grammar& grammar, std::string_view pattern, RegexMatch match,
                    Spelling spelling) {
-  return RegexParser(grammar, pattern, match, spelling).parse();
+  return parse_regex(grammar, pattern, match, [&](const CharSet& set) { return characters(grammar, set, spelling); });
+}
+
+ExprId parse_regex(Grammar& grammar, std::string_view pattern, RegexMatch match,
+                   std::function<ExprId(const CharSet&)> character) {
+  return RegexParser(grammar, pattern, match, std::move(character)).parse();
 }
 
 }  // namespace palimpsest::grammar

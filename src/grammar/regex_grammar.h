@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string_view>
 
 #include "grammar/characters.h"
@@ -17,5 +18,8 @@ enum class RegexMatch {
 /// to be written is white space of ASCII. Error{kInvalidRequest} with the place for what is none,
 /// and for what no grammar can do: looking around, back references, word borders, properties (\p).
 ExprId parse_regex(Grammar& grammar, std::string_view pattern, RegexMatch match, Spelling spelling);
+/// The same, one character of a set being what `character` makes of it.
+ExprId parse_regex(Grammar& grammar, std::string_view pattern, RegexMatch match,
+                   std::function<ExprId(const CharSet&)> character);
 
 }  // namespace palimpsest::grammar

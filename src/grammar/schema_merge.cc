@@ -145,13 +145,14 @@ Json SchemaRules::follow(const Json& schema, const std::string& path) {
 /// What both allow.
 Json SchemaRules::merged(Json a, const Json& b_in, const std::string& path) {
   step();
-  const Json b = b_in.is_object() && b_in.contains("$ref") ? follow(b_in, path) : copied(b_in);
-  for (const Json* schema : {&std::as_const(a), &b}) {
+  Json b = b_in.is_object() && b_in.contains("$ref") ? follow(b_in, path) : copied(b_in);
+  for (Json* schema : {&a, &b}) {
     if (schema->is_boolean()) {
       if (!schema->get<bool>()) return false;
       return schema == &a ? b : a;
     }
     check_keywords(*schema, path);
+    spell_out_nullable(*schema);
   }
   if ((bounds_others(a) && !has_all_properties_of(a, b)) ||
       (bounds_others(b) && !has_all_properties_of(b, a)))
@@ -228,8 +229,8 @@ void SchemaRules::merge_member(Json& into, const std::string& key, const Json& v
     mine.insert(mine.end(), value.begin(), value.end());
   } else if (key == "anyOf" || key == "oneOf") {
     into["allOf"].push_back(Json{{key, value}});
-  } else if (key == "nullable") {
-    mine = false;
+  } else if (key == "uniqueItems") {
+    mine = (mine == true) || (value == true);
   } else {
     refuse(path, fmt::format("{} of two schemas together is not supported", key));
   }

@@ -28,6 +28,11 @@ constexpr std::string_view kSupported[] = {"$ref",
                                            "maxLength",
                                            "pattern",
                                            "format",
+                                           "uniqueItems",
+                                           "minProperties",
+                                           "maxProperties",
+                                           "propertyNames",
+                                           "multipleOf",
                                            "minimum",
                                            "maximum",
                                            "exclusiveMinimum",
@@ -42,7 +47,6 @@ constexpr std::string_view kRefused[] = {"not",
                                          "then",
                                          "else",
                                          "patternProperties",
-                                         "propertyNames",
                                          "dependentRequired",
                                          "dependentSchemas",
                                          "dependencies",
@@ -51,10 +55,6 @@ constexpr std::string_view kRefused[] = {"not",
                                          "maxContains",
                                          "unevaluatedItems",
                                          "unevaluatedProperties",
-                                         "multipleOf",
-                                         "uniqueItems",
-                                         "minProperties",
-                                         "maxProperties",
                                          "$dynamicRef",
                                          "$recursiveRef",
                                          "$anchor",
@@ -99,9 +99,7 @@ void check_keywords(const Json& schema, const std::string& path) {
   if (!schema.is_object()) refuse(path, "neither an object nor true or false");
   for (const auto& [key, value] : schema.items()) {
     if (!is_one_of(kRefused, key)) continue;
-    const bool harmless = (key == "uniqueItems" && value == false) ||
-                          (key == "minProperties" && value == 0) ||
-                          (key == "unevaluatedProperties" && value == true) ||
+    const bool harmless = (key == "unevaluatedProperties" && value == true) ||
                           (key == "unevaluatedItems" && value == true) || (key == "$anchor");
     if (!harmless) refuse(path, fmt::format("{} is not supported", key));
   }
@@ -173,15 +171,25 @@ std::vector<std::string> types_of(const Json& schema, const std::string& path) {
       if (std::any_of(keys.begin(), keys.end(), [&](const char* k) { return schema.contains(k); }))
         types.emplace_back(type);
     };
-    any({"properties", "required", "additionalProperties"}, "object");
-    any({"items", "prefixItems", "additionalItems", "minItems", "maxItems"}, "array");
+    any({"properties", "required", "additionalProperties", "minProperties", "maxProperties", "propertyNames"}, "object");
+    any({"items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems"}, "array");
     any({"minLength", "maxLength", "pattern", "format"}, "string");
-    any({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}, "number");
+    any({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}, "number");
   }
-  if (schema.contains("nullable") && schema["nullable"] == true && !types.empty() &&
+  if (schema.contains("type") && schema.contains("nullable") && schema["nullable"] == true &&
       std::find(types.begin(), types.end(), "null") == types.end())
     types.emplace_back("null");
   return types;
+}
+
+void spell_out_nullable(Json& schema) {
+  if (!schema.contains("nullable")) return;
+  if (schema["nullable"] == true && schema.contains("type")) {
+    Json& type = schema["type"];
+    if (!type.is_array()) type = Json::array({type});
+    if (std::find(type.begin(), type.end(), "null") == type.end()) type.push_back("null");
+  }
+  schema.erase("nullable");
 }
 
 std::string_view json_type(const Json& value) {
@@ -222,6 +230,10 @@ std::string decimal_text(const Json& number) {
   const auto [end, error] =
       std::to_chars(text, text + sizeof text, number.get<double>(), std::chars_format::fixed);
   return {text, end};
+}
+
+CharSet plain_characters() {
+  return CharSet(0, 0x1f).add('"', '"').add('\\', '\\').inverse();
 }
 
 ExprId literals(Grammar& grammar, std::vector<std::string> texts) {

@@ -37,6 +37,8 @@ ValueKeys value_keys(const List& list) {
 
 /// The types it allows: those of `type`, or those that its other keywords are about; empty: all.
 std::vector<std::string> types_of(const SchemaJson& schema, const std::string& path);
+/// OpenAPI 3.0's `nullable` as one more type where it counts, beside `type`; takes it away.
+void spell_out_nullable(SchemaJson& schema);
 /// "string", "number", "boolean", "null", "object", "array".
 std::string_view json_type(const SchemaJson& value);
 /// "integer" is a type here: of numbers without fraction.
@@ -49,6 +51,8 @@ std::string text_in(const SchemaJson& schema, const char* key, const std::string
 /// A number in decimal notation without exponent.
 std::string decimal_text(const SchemaJson& number);
 
+/// Characters that may stand in a JSON string as they are.
+CharSet plain_characters();
 /// One of `texts`, beginnings that they share once; nothing when there are none.
 ExprId literals(Grammar& grammar, std::vector<std::string> texts);
 
