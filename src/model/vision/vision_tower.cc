@@ -17,7 +17,8 @@ namespace {
 constexpr std::int64_t kChunk = 512;
 constexpr std::int64_t kTokenChunk = 128;  // of merged patches: the projector's products are four times as wide
 constexpr double kPieceFlops = 8e9;
-constexpr std::int64_t kFewestRows = 16;
+/// Each piece of attention turns all keys once: of the largest picture 16 rows at a time ran at 20 GFLOP/s, 64 at 52 (docs/vision.md).
+constexpr std::int64_t kFewestRows = 64;
 
 std::string shape_text(std::initializer_list<std::int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
