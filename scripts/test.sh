@@ -28,8 +28,8 @@ for argument in "$@"; do
   esac
 done
 
-# Minutes each under sanitizers, and the tiny models go through the same code.
-demo_model_tests='(^DemoModel|^ChatBorders|/demo)'
+# Minutes each under sanitizers and on scalar kernels, and the tiny models go through the same code.
+demo_model_tests='(^DemoModel|^ChatBorders|^PeakMemory|/demo)'
 
 # Folders whose results depend on the SIMD target.
 numeric_labels='^(kernels|ops|model|runtime)$'
@@ -91,7 +91,7 @@ python3 scripts/slowest_files.py build/release/.ninja_log "$started"
 say "running with $(build/release/bin/palimpsest --version)"
 
 if [ "$long" = yes ]; then
-  part "test scalar kernels" env PALIMPSEST_TARGET=SCALAR ctest --test-dir build/release --output-on-failure -j "$jobs" -L "$numeric_labels" -LE '^long$'
+  part "test scalar kernels" env PALIMPSEST_TARGET=SCALAR ctest --test-dir build/release --output-on-failure -j "$jobs" -L "$numeric_labels" -LE '^long$' -E "$demo_model_tests"
   part "test AVX2 kernels" env PALIMPSEST_TARGET=AVX2 ctest --test-dir build/release --output-on-failure -j "$jobs" -L "$numeric_labels" -LE '^long$'
   say "test, with the long ones"
   run_tests release
