@@ -6,11 +6,12 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TEXT'
-usage: scripts/install_dependencies.sh [--tests] [--sanitize] [--list]
+usage: scripts/install_dependencies.sh [--tests] [--sanitize] [--clients] [--list]
 
 Installs what is missing for building the palimpsest binary; Debian 12 is the platform this is tested on.
   --tests      also what the tests and benchmarks need
   --sanitize   also clang 19, for the fuzzers
+  --clients    also Chromium and what Python environments take, for the tests of the server's clients
   --list       print the packages and their purpose, install nothing
 TEXT
 }
@@ -53,6 +54,10 @@ clang-19          : compiler of the fuzzers
 libclang-rt-19-dev: libFuzzer and the sanitizer runtimes
 llvm-19           : readable stack traces in their reports
 '
+clients_packages='
+chromium          : the web page is driven in it
+python3-venv      : environment of the Python clients
+'
 
 wanted=$build_packages
 list_only=no
@@ -60,6 +65,7 @@ for argument in "$@"; do
   case $argument in
     --tests) wanted+=$test_packages ;;
     --sanitize) wanted+=$sanitize_packages ;;
+    --clients) wanted+=$clients_packages ;;
     --list) list_only=yes ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; fail "unknown option: $argument" ;;

@@ -6,23 +6,27 @@ cd "$(dirname "$0")/.."
 
 usage() {
   cat <<'TEXT'
-usage: scripts/test.sh [--sanitize] [--long]
+usage: scripts/test.sh [--sanitize] [--long] [--clients]
 
 Installs missing Debian packages (as root or with sudo), builds in build/release and runs every test but the long ones.
   --sanitize   first: AddressSanitizer and UndefinedBehaviorSanitizer over formats, hub, text, grammar, media,
                state, model, convert, runtime, server, selfcheck and lineage; ThreadSanitizer over base, hub, runtime, engine
                and server; each fuzzer for 20 seconds
   --long       also the tests labelled long, and the numeric tests on the scalar and the AVX2 kernels
+  --clients    before all tests: the server driven by openai, anthropic, schemathesis (a minute) and, in Chromium, Playwright, which are
+               installed in build/clients (pip) and as a Debian package; without it the tests that use them are skipped
 Tests that need data outside the repository look for it in $PALIMPSEST_SHARED (default ../shared) and are skipped without it.
 TEXT
 }
 
 sanitize=no
 long=no
+clients=no
 for argument in "$@"; do
   case $argument in
     --sanitize) sanitize=yes ;;
     --long) long=yes ;;
+    --clients) clients=yes ;;
     -h | --help) usage; exit 0 ;;
     *) usage >&2; fail "unknown option: $argument" ;;
   esac
@@ -63,6 +67,18 @@ fuzz_all() {
   done
 }
 
+# The server as its users drive it.
+install_clients() {
+  { [ -x build/clients/bin/python ] || python3 -m venv build/clients; } &&
+    build/clients/bin/pip install --quiet --disable-pip-version-check -r tools/clients.txt
+}
+test_clients() {
+  local python=build/clients/bin/python palimpsest=build/release/bin/palimpsest
+  "$python" tools/check_api_clients.py "$palimpsest" models/demo &&
+    "$python" tools/check_web_page.py "$palimpsest" models/demo &&
+    "$python" tools/fuzz_api.py "$palimpsest" --seconds 60 --phases fuzzing
+}
+
 shared=${PALIMPSEST_SHARED:-../shared}
 if ! command -v nvcc > /dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then
   export CUDACXX=/usr/local/cuda/bin/nvcc
@@ -70,6 +86,7 @@ fi
 
 packages=(--tests)
 [ "$sanitize" = yes ] && packages+=(--sanitize)
+[ "$clients" = yes ] && packages+=(--clients)
 part "install packages" scripts/install_dependencies.sh "${packages[@]}"
 
 if [ "$sanitize" = yes ]; then
@@ -89,6 +106,11 @@ part "configure release" configure release
 part "build release" build release
 python3 scripts/slowest_files.py build/release/.ninja_log "$started"
 say "running with $(build/release/bin/palimpsest --version)"
+
+if [ "$clients" = yes ]; then
+  part "install clients" install_clients
+  part "test clients" test_clients
+fi
 
 if [ "$long" = yes ]; then
   part "test scalar kernels" env PALIMPSEST_TARGET=SCALAR ctest --test-dir build/release --output-on-failure -j "$jobs" -L "$numeric_labels" -LE '^long$' -E "$demo_model_tests"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Drives `palimpsest serve` with the Python clients of the interfaces that it speaks.
 
-    python3 -m venv VENV && VENV/bin/pip install openai==3.57.0 anthropic==2.14.0
+    python3 -m venv VENV && VENV/bin/pip install -r tools/clients.txt
     VENV/bin/python tools/check_api_clients.py build/release/bin/palimpsest [models/demo]
 
 Ends with code 77, and says so, where a client is not installed.

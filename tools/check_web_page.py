@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Drives the server's web page in headless Chromium. Needs `apt-get install chromium` and `pip install playwright`.
+"""Drives the server's web page in headless Chromium. Needs Chromium and Playwright: `scripts/test.sh --clients` installs and runs all.
 
 usage: check_web_page.py PALIMPSEST MODEL [--chromium FILE] [--screenshots FOLDER]
 

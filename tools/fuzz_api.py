@@ -2,7 +2,7 @@
 """Sends `palimpsest serve` requests that docs/openapi.yaml allows, and ones that it does not, and checks every answer against it:
 statuses, content types, headers, bodies, no 5xx that is not declared. Afterwards the server must still answer, and end well.
 
-    python3 -m venv VENV && VENV/bin/pip install schemathesis==4.32.5 pyyaml
+    python3 -m venv VENV && VENV/bin/pip install -r tools/clients.txt
     VENV/bin/python tools/fuzz_api.py build/release/bin/palimpsest [models/demo] [--seconds 600] [--seed 1]
 
 Lengths and counts are bounded before, so that a small machine gets many requests done. Ends with code 77, and says so, where
