@@ -23,7 +23,7 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 KEY = "a key of this test"
 
 
-ANSWERS = ("responses", "ChatCompletion", "TextCompletion", "Model", "Session", "Usage")
+ANSWERS = ("responses", "ServerSentEvent", "ChatCompletion", "TextCompletion", "Model", "Session", "Usage")
 
 
 def bounded(node, name=""):
