@@ -87,6 +87,8 @@ typedef struct {
   palimpsest_tensor workspace;
   float scale;
 } palimpsest_latent_list;
+/* Bytes of `workspace`, for lists of at most max_length rows. 0 for a size out of range, which palimpsest_last_error() then names: rows 0 to 2^31 - 1, heads
+ * 1 to 128, max_length 1 to 2^31 - 64. */
 int64_t palimpsest_latent_decode_workspace(int64_t rows, int64_t heads, int64_t max_length);
 int palimpsest_latent_decode(const palimpsest_latent_list* args, int64_t max_length, void* stream);
 

@@ -20,7 +20,11 @@ int refusals_in_c(void) {
   if (palimpsest_delta_step(&args, 1, NULL) != PALIMPSEST_UNSUPPORTED || strcmp(palimpsest_last_error(), "q: type 99 is not known") != 0) return 6;
   if (palimpsest_short_conv(NULL, NULL, NULL, NULL, NULL, NULL, NULL) != PALIMPSEST_UNSUPPORTED) return 7;
   if (palimpsest_latent_decode(NULL, 1, NULL) != PALIMPSEST_UNSUPPORTED || palimpsest_latent_prefill(NULL, NULL) != PALIMPSEST_UNSUPPORTED) return 8;
-  if (palimpsest_latent_decode_workspace(1, 12, 1000) <= 0) return 9;
+  if (palimpsest_latent_decode_workspace(1, 12, 1000) <= 0 || palimpsest_latent_decode_workspace(INT32_MAX, 64, INT32_MAX - 63) <= 0) return 9;
+  if (palimpsest_latent_decode_workspace(-1, 12, 1000) != 0 || strstr(palimpsest_last_error(), "rows: -1,") == NULL) return 11;
+  if (palimpsest_latent_decode_workspace(INT64_MAX, 12, 1000) != 0 || palimpsest_latent_decode_workspace(1, 129, 1000) != 0 ||
+      palimpsest_latent_decode_workspace(1, -1, 1000) != 0 || palimpsest_latent_decode_workspace(1, 12, -1) != 0 ||
+      palimpsest_latent_decode_workspace(1, 12, INT64_MAX) != 0) return 12;
   args.q = palimpsest_contiguous(memory, PALIMPSEST_F32, 3, 5, 2, 3, 0);
   if (args.q.strides[0] != 6 || args.q.strides[1] != 3 || args.q.strides[2] != 1) return 10;
   return 0;

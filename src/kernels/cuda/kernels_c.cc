@@ -137,7 +137,16 @@ int palimpsest_delta_prefill(const palimpsest_delta* args, void* stream) {
 }
 
 std::int64_t palimpsest_latent_decode_workspace(std::int64_t rows, std::int64_t heads, std::int64_t max_length) {
-  return cuda::latent_decode_workspace(rows, heads, max_length);
+  const auto check = [](const char* name, std::int64_t size, std::int64_t least, std::int64_t most) {
+    if (size >= least && size <= most) return;
+    refuse(std::string("latent_decode_workspace: ") + name + ": " + std::to_string(size) + ", expected " + std::to_string(least) + " to " + std::to_string(most));
+  };
+  std::int64_t bytes = 0;
+  guarded([&] {
+    check("rows", rows, 0, INT32_MAX), check("heads", heads, 1, 128), check("max_length", max_length, 1, INT32_MAX - 63);
+    bytes = cuda::latent_decode_workspace(rows, heads, max_length);
+  });
+  return bytes;
 }
 int palimpsest_latent_decode(const palimpsest_latent_list* args, std::int64_t max_length, void* stream) {
   return guarded([&] {
