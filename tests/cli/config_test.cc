@@ -63,6 +63,7 @@ TEST_F(Config, TomlAndJsonSayTheSame) {
     const auto result = with(text);
     EXPECT_EQ(result.exit_code, 2) << text;
     EXPECT_THAT(result.err, HasSubstr("192.0.2.1 can be reached")) << text;
+    EXPECT_EQ(with("\xEF\xBB\xBF" + text).err, result.err) << "behind a byte order mark";
   }
 }
 
