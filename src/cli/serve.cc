@@ -98,6 +98,7 @@ std::function<Result<std::vector<std::byte>>(const std::string&)> picture_fetch(
 int serve(const Options& options) {
   // Everything that can be wrong without the model is found before it is loaded.
   const std::vector<std::string> keys = read_keys(options);
+  if (options.alias && options.alias->empty()) throw make_error(ErrorCode::kUsage, "--alias: the name is empty");
   if (!server::is_loopback(options.host) && keys.empty() && !options.allow_remote_without_key) {
     throw make_error(ErrorCode::kUsage,
                      "--host: {} can be reached from other machines; give --api-key-file, or "

@@ -42,7 +42,7 @@ std::string field_in_front(const std::string& text) {
   const std::size_t end = text.find(": ");
   if (end == std::string::npos) return {};
   const std::string front = text.substr(0, end);
-  for (const char* field : {"messages", "tools", "tool_choice", "reasoning_effort"}) {
+  for (const char* field : {"messages", "input[", "tools", "tool_choice", "reasoning_effort"}) {
     if (front.starts_with(field)) return front;
   }
   return {};

@@ -1,6 +1,7 @@
 #include "server/backend.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 
 #include "server/api_error.h"
@@ -18,6 +19,20 @@ bool same_key(std::string_view given, std::string_view key) {
     differs = static_cast<unsigned char>(differs | static_cast<unsigned char>(given[i] ^ expected));
   }
   return differs == 0;
+}
+
+/// The text of an error about messages[N] where the client calls that message otherwise: what turned its request into a chat has left the name
+/// in "where". Nothing for other errors.
+std::optional<std::string> in_words_of_the_client(const std::string& text, const Json& body) {
+  constexpr std::string_view kFront = "messages[";
+  if (!text.starts_with(kFront)) return std::nullopt;
+  std::size_t n = 0;
+  const auto [end, error] = std::from_chars(text.data() + kFront.size(), text.data() + text.size(), n);
+  const Json* messages = field(body, "messages");
+  if (error != std::errc{} || *end != ']' || !messages || n >= messages->size()) return std::nullopt;
+  const Json* where = field((*messages)[n], "where");
+  if (!where || !where->is_string()) return std::nullopt;
+  return where->get<std::string>() + (end + 1);
 }
 
 }  // namespace
@@ -77,7 +92,7 @@ std::uint64_t Backend::user_of(const Request& request) const {
 }
 
 PreparedChat prepare_chat(const Backend& backend, const Request& request, const Json& body,
-                          const std::string& format_name) {
+                          const std::string& format_name) try {
   PreparedChat chat;
   chat.fields = read_chat_generation(body, backend.limits);
   chat.conversation = read_conversation(body);
@@ -97,6 +112,9 @@ PreparedChat prepare_chat(const Backend& backend, const Request& request, const 
     for (ChatMessage& message : chat.conversation.messages) message.tools.clear();
   }
   return chat;
+} catch (const Error& error) {
+  if (const auto text = in_words_of_the_client(error.text(), body)) throw Error(error.code(), *text);
+  throw;
 }
 
 }  // namespace palimpsest::server

@@ -92,6 +92,7 @@ void add_user(const Json& content, const std::string& where, Json& messages) {
     messages.push_back({{"role", "user"}, {"content", content}});
     return;
   }
+  if (content.empty()) refuse(where, "an empty list");
   ContentParts parts;
   for (std::size_t i = 0; i < content.size(); ++i) {
     const std::string at = fmt::format("{}[{}]", where, i);
@@ -111,7 +112,7 @@ void add_user(const Json& content, const std::string& where, Json& messages) {
 Json read_messages(const Json& body) {
   Json messages = Json::array();
   if (const Json* system = field(body, "system"))
-    messages.push_back({{"role", "system"}, {"content", text_of(*system, "system")}});
+    messages.push_back({{"role", "system"}, {"content", text_of(*system, "system")}, {"where", "system"}});
   const Json* list = field(body, "messages");
   if (!list || !list->is_array() || list->empty())
     refuse("messages", "not a list of at least one message");
@@ -122,6 +123,7 @@ Json read_messages(const Json& body) {
     const Json* content = field(message, "content");
     if (!content || (!content->is_string() && !content->is_array()))
       refuse(at + ".content", "neither a string nor a list of blocks");
+    const std::size_t first = messages.size();
     if (role == "user") {
       add_user(*content, at + ".content", messages);
     } else if (role == "assistant") {
@@ -129,6 +131,7 @@ Json read_messages(const Json& body) {
     } else {
       refuse(at + ".role", fmt::format("\"{}\" is neither user nor assistant", role));
     }
+    for (std::size_t j = first; j < messages.size(); ++j) messages[j]["where"] = at;
   }
   if ((*list).back()["role"] == "assistant")
     refuse("messages", "the last one is the assistant's; going on with it is not supported");
@@ -142,8 +145,8 @@ Json read_tools(const Json& tools) {
     const Json& tool = tools[i];
     const std::string at = fmt::format("tools[{}]", i);
     Json function = {{"name", required(tool, "name", at)}};
-    if (const auto type = string(tool, "type"); type && *type != "custom")
-      refuse(at + ".type", fmt::format("\"{}\" is not supported (custom is)", *type));
+    if (const std::string type = field(tool, "type") ? required(tool, "type", at) : "custom"; type != "custom")
+      refuse(at + ".type", fmt::format("\"{}\" is not supported (custom is)", type));
     if (const auto text = string(tool, "description")) function["description"] = *text;
     const Json* schema = field(tool, "input_schema");
     if (!schema || !schema->is_object()) refuse(at + ".input_schema", "not an object");
@@ -181,7 +184,7 @@ void read_thinking(const Json& body, bool thinks, Json& chat) {
   std::optional<std::string> effort;
   if (const Json* output = field(body, "output_config")) {
     if (!output->is_object()) refuse("output_config", "not an object");
-    effort = string(*output, "effort");
+    if (field(*output, "effort")) effort = required(*output, "effort", "output_config");
     if (effort && *effort != "low" && *effort != "medium" && *effort != "high" && *effort != "xhigh" &&
         *effort != "max")
       refuse("output_config", fmt::format("effort \"{}\" is none of low, medium, high, xhigh, max", *effort));

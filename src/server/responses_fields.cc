@@ -31,7 +31,10 @@ Json content_of(const Json& content, const std::string& where) {
   ContentParts parts;
   for (std::size_t i = 0; i < content.size(); ++i) {
     const std::string at = fmt::format("{}[{}]", where, i);
-    if (required(content[i], "type", at) == "input_image") parts.image(required(content[i], "image_url", at), at);
+    const bool image = required(content[i], "type", at) == "input_image";
+    if (image && field(content[i], "file_id") && !field(content[i], "image_url"))
+      refuse(at + ".file_id", "is not supported: no files are kept; give the picture as image_url");
+    if (image) parts.image(required(content[i], "image_url", at), at);
     else parts.text(text_of_part(content[i], at));
   }
   return parts.json();
@@ -42,7 +45,7 @@ class Items {
  public:
   void add(const Json& item, const std::string& at) {
     if (!item.is_object()) refuse(at, "not an object");
-    const std::string type = string(item, "type").value_or("message");
+    const std::string type = field(item, "type") ? required(item, "type", at) : "message";
     if (type == "message") {
       add_message(item, at);
     } else if (type == "function_call") {
@@ -146,14 +149,18 @@ Json chat_of_responses(const Json& body) {
   if (const auto most = integer(body, "max_output_tokens", 1, INT64_MAX)) chat["max_tokens"] = *most;
   Items items;
   if (const auto instructions = string(body, "instructions"))
-    items.messages.push_back({{"role", "system"}, {"content", *instructions}});
+    items.messages.push_back({{"role", "system"}, {"content", *instructions}, {"where", "instructions"}});
   const Json* input = field(body, "input");
   if (!input) refuse("input", "is missing");
   if (input->is_string()) {
     items.messages.push_back({{"role", "user"}, {"content", *input}});
   } else if (input->is_array() && !input->empty()) {
-    for (std::size_t i = 0; i < input->size(); ++i)
-      items.add((*input)[i], fmt::format("input[{}]", i));
+    for (std::size_t i = 0; i < input->size(); ++i) {
+      const std::string at = fmt::format("input[{}]", i);
+      const std::size_t first = items.messages.size();
+      items.add((*input)[i], at);
+      if (items.messages.size() > first) items.messages.back()["where"] = at;
+    }
   } else {
     refuse("input", "neither a string nor a list of at least one item");
   }
@@ -172,7 +179,7 @@ Json chat_of_responses(const Json& body) {
   if (const Json* text = field(body, "text")) read_text_format(*text, chat);
   if (const Json* reasoning = field(body, "reasoning")) {
     if (!reasoning->is_object()) refuse("reasoning", "not an object");
-    if (const auto effort = string(*reasoning, "effort")) chat["reasoning_effort"] = *effort;
+    if (field(*reasoning, "effort")) chat["reasoning_effort"] = required(*reasoning, "effort", "reasoning");
   }
   return chat;
 }

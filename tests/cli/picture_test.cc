@@ -89,6 +89,26 @@ TEST(ImageFlag, ErrorsNameTheFile) {
   EXPECT_THAT(inspected.out, HasSubstr("vision tower"));
 }
 
+/// A device has no end, and a file or pipe may be larger than any picture: no more is read than is taken.
+TEST(ImageFlag, WhatCannotBeAPictureIsNotReadToItsEnd) {
+  const test::TempFolder folder;
+  test::write_seeing_model(folder / "model");
+  const std::string large = (folder / "large.png").string(), model = (folder / "model").string();
+  folder.write("large.png", "");
+  std::filesystem::resize_file(large, (64 << 20) + 1);
+  const auto refused = [&](const std::string& file, const std::string& input, const std::string& why) {
+    const auto result = test::run_child(PALIMPSEST_BINARY, {"run", "-m", model, "--image", file, "-p", "x"}, input);
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.err, HasSubstr(file + ": " + why));
+  };
+  refused("/dev/zero", "", "is a device; a picture is a file or a pipe of at most 67108864 bytes");
+  refused(large, "", "has 67108865 bytes, at most 67108864 are read");
+  refused("-", std::string((64 << 20) + 1, 'x'), "has more than 67108864 bytes");
+  refused("-", "no picture", "not a picture");
+  const auto line = test::run_child(PALIMPSEST_BINARY, {"run", "-m", model}, "/image /dev/zero\n");
+  EXPECT_THAT(line.err, HasSubstr("/dev/zero: is a device"));
+}
+
 std::string after(const std::string& text, const std::string& word) {
   const std::size_t at = text.find(word);
   return at == std::string::npos ? "" : text.substr(at + word.size());

@@ -48,6 +48,9 @@ TEST(Serve, RefusesWhatIsNoAddressAndNoKey) {
   EXPECT_EQ(allowed.exit_code, 2);
   EXPECT_THAT(allowed.err, HasSubstr("--allowed-host: 'http://b.example' is neither"));
   EXPECT_EQ(refused({"--api-key", ""}).exit_code, 2);
+  const auto alias = refused({"--alias", "", "--host", "0.0.0.0"});
+  EXPECT_EQ(alias.exit_code, 2);
+  EXPECT_THAT(alias.err, HasSubstr("--alias: the name is empty"));
   EXPECT_EQ(refused({"--port", "65536"}).exit_code, 2);
   test::TempFolder folder;
   folder.write("keys", "# none\n\n");

@@ -19,6 +19,7 @@ using test::post;
 using test::shared;
 using test::tokenizer;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 /// Keeps what it is sent.
 class KeptReply final : public Reply {
@@ -232,10 +233,10 @@ TEST(Messages, BecomeChats) {
       {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "r"}]},
         {"type": "text", "text": "b"}]}]})");
   EXPECT_EQ(chat_of_messages(body, true, false), Json::parse(R"({"max_tokens": 5, "temperature": 0.5, "stop": ["x"],
-    "messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "q"},
+    "messages": [{"role": "system", "content": "S", "where": "system"}, {"role": "user", "content": "q", "where": "messages[0]"},
       {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"k\":[1]}"}}],
-        "content": "a", "reasoning_content": "h"},
-      {"role": "tool", "tool_call_id": "1", "content": "r"}, {"role": "user", "content": "b"}],
+        "content": "a", "reasoning_content": "h", "where": "messages[1]"},
+      {"role": "tool", "tool_call_id": "1", "content": "r", "where": "messages[2]"}, {"role": "user", "content": "b", "where": "messages[2]"}],
     "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}],
     "tool_choice": {"type": "function", "function": {"name": "f"}}, "chat_template_kwargs": {"thinking": true}})"));
 }
@@ -250,10 +251,10 @@ TEST(Responses, BecomeChats) {
       {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
       {"type": "function_call_output", "call_id": "1", "output": "r"}]})");
   EXPECT_EQ(chat_of_responses(body), Json::parse(R"({"max_tokens": 5,
-    "messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "q"},
-      {"role": "assistant", "content": "a", "reasoning_content": "h",
+    "messages": [{"role": "system", "content": "S", "where": "instructions"}, {"role": "user", "content": "q", "where": "input[0]"},
+      {"role": "assistant", "content": "a", "reasoning_content": "h", "where": "input[1]",
         "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
-      {"role": "tool", "tool_call_id": "1", "content": "r"}],
+      {"role": "tool", "tool_call_id": "1", "content": "r", "where": "input[4]"}],
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "tool_choice": "required",
     "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}, "reasoning_effort": "low"})"));
 }
@@ -295,11 +296,23 @@ TEST(Messages, RefuseWhatCannotBe) {
       R"("messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}])",
       R"("messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f", "type": "web_search_20250305", "input_schema": {}}])",
       R"("messages": [{"role": "user", "content": "x"}], "thinking": {"type": "a lot"}, "temperature": 0)",
-      R"("messages": [{"role": "user", "content": "x"}], "temperature": 9)"};
+      R"("messages": [{"role": "user", "content": "x"}], "temperature": 9)",
+      R"("messages": [{"role": "user", "content": "x"}, {"role": "user", "content": []}])"};
   for (const char* text : bodies) {
     const Answer answer = post(shared().port, "/v1/messages", "{\"max_tokens\": 1, " + std::string(text) + "}");
     EXPECT_EQ(answer.status, 400) << text << answer.body;
     EXPECT_EQ(answer.json()["error"]["type"], "invalid_request_error") << answer.body;
+  }
+}
+
+TEST(Messages, ErrorsNameWhatTheClientSent) {
+  for (const auto& [front, body] :
+       {std::pair{"messages[0].content: an empty list", R"("messages": [{"role": "user", "content": []}])"},
+        {"messages[0]: a tool message", R"("system": "s", "messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1"}]}])"},
+        {"output_config.effort: not a string", R"("messages": [{"role": "user", "content": "x"}], "output_config": {"effort": 5})"},
+        {"tools[0].type: not a string", R"("messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f", "type": 5}])"}}) {
+    const Json error = post(shared().port, "/v1/messages", "{\"max_tokens\": 1, " + std::string(body) + "}").json();
+    EXPECT_THAT(error["error"]["message"].get<std::string>(), StartsWith(front));
   }
 }
 
@@ -332,6 +345,9 @@ TEST(Responses, RefuseWhatCannotBe) {
         {"background", R"({"input": "x", "background": true})"}, {"max_output_tokens", R"({"input": "x", "max_output_tokens": 0})"},
         {"input[0].type", R"({"input": [{"type": "item_reference", "id": "x"}]})"}, {"tools[0].type", R"({"input": "x", "tools": [{"type": "web_search"}]})"},
         {"input[0].content[0].image_url", R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})"},
+        {"input[0].content[0].file_id", R"({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]})"},
+        {"input[1]", R"({"instructions": "s", "input": [{"role": "user", "content": "x"}, {"type": "function_call_output", "call_id": "1", "output": "r"}]})"},
+        {"input[0].type", R"({"input": [{"type": 5}]})"}, {"reasoning.effort", R"({"input": "x", "reasoning": {"effort": 5}})"},
         {"truncation", R"({"input": "x", "truncation": "auto"})"}, {"text.format", R"({"input": "x", "text": {"format": {"type": "xml"}}})"},
         {"text.format", R"({"input": "x", "text": {"format": {"type": "json_schema", "schema": {"not": {}}}}})"}}) {
     const Answer answer = post(shared().port, "/v1/responses", std::string(body));
