@@ -150,7 +150,7 @@ class RawClient {
 
 inline std::string post_text(const std::string& path, const std::string& body,
                              const std::string& headers = "") {
-  return "POST " + path + " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n" + headers +
+  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + headers +
          "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 inline Answer post(std::uint16_t port, const std::string& path, const std::string& body,
@@ -165,7 +165,7 @@ inline Answer post(std::uint16_t port, const std::string& path, const Json& body
 }
 inline Answer get(std::uint16_t port, const std::string& path, const std::string& headers = "") {
   RawClient client(port);
-  client.send("GET " + path + " HTTP/1.1\r\nHost: test\r\n" + headers + "\r\n");
+  client.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n");
   return client.read();
 }
 
