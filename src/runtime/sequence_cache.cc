@@ -374,7 +374,7 @@ std::vector<const Mark*> SequenceCache::marks(std::int32_t slot) const {
 }
 
 bool SequenceCache::adopt(std::int32_t slot, std::span<const std::int32_t> tokens,
-                          const std::byte* fixed, const std::byte* rows) {
+                          const std::byte* fixed) {
   close(slot);
   PALIMPSEST_CHECK(start({}) == slot, "the slot given back last is handed out first");
   Sequence& s = sequence(slot);
@@ -384,7 +384,6 @@ bool SequenceCache::adopt(std::int32_t slot, std::span<const std::int32_t> token
       !pool_.load(slot, length))
     return false;
   pool_.write_fixed(slot, fixed);
-  if (rows) pool_.write_rows(slot, 0, length, rows);
   s.tokens.assign(tokens.begin(), tokens.end());
   s.prompt = s.restored = s.known = length;
   s.canonical = false;

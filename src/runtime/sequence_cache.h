@@ -140,10 +140,10 @@ class SequenceCache {
   std::vector<const Mark*> marks(std::int32_t slot) const;
   /// Requests since a mark was last used.
   std::int64_t age(const Mark& mark) const { return clock_ - mark.last_used; }
-  /// Closes what the slot holds and makes it a sequence that has computed `tokens`: `fixed` and
-  /// `rows` as StatePool holds them; null: who calls writes them. False: no room; the slot is empty.
+  /// Closes what the slot holds and makes it a sequence that has computed `tokens`: `fixed` as
+  /// StatePool holds it; list rows are for the caller to write. False: no room; the slot is empty.
   [[nodiscard]] bool adopt(std::int32_t slot, std::span<const std::int32_t> tokens,
-                           const std::byte* fixed, const std::byte* rows);
+                           const std::byte* fixed);
   struct StoredSnapshot {
     std::int64_t position = 0;
     MarkKind kind = MarkKind::kGrid;

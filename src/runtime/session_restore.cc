@@ -151,8 +151,7 @@ SessionNote SessionFile::restore(SequenceCache& cache, std::int32_t slot) const 
   try {
     check_fits(image, cache.pool());
     const std::span tokens(image.tokens);
-    if (!cache.adopt(slot, tokens.first(static_cast<std::size_t>(image.computed)), image.fixed,
-                     nullptr)) {
+    if (!cache.adopt(slot, tokens.first(static_cast<std::size_t>(image.computed)), image.fixed)) {
       throw make_error(ErrorCode::kOutOfMemory, "no room for the {} tokens of the session",
                        image.computed);
     }
