@@ -110,14 +110,17 @@ void delta_prefill_cases(Report& report) {
     run({12, one, real, real ? 80.0 : 53.0}, "T=8192", kAll, report);
     run({12, {65536}, real, real ? 750.0 : 550.0}, "T=65536", kAll, report);
     run({96, {65536}, real, 3000}, "T=65536", kAll, report);
+    // Without room for the factors of all chunks: every pass makes its own.
+    run({12, {2048}, real, 0}, "T=2048 least workspace", 0, report);
+    run({12, one, real, 0}, "T=8192 least workspace", 0, report);
   }
 }
 
 void scalar_prefill_cases(Report& report) {
   const std::vector<std::int64_t> one = {8192}, eight(8, 1024);
   for (const auto& [keys, heads, target] : {std::tuple<std::int64_t, std::int64_t, double>{16, 64, 300}, {16, 32, 200}, {2, 8, 100}}) {
-    run({heads, one, true, target, keys}, "T=8192", 0, report);
-    run({heads, eight, true, 0, keys}, "8 x 1024", 0, report);
+    run({heads, one, true, target, keys}, "T=8192", std::int64_t{4} << 30, report);
+    run({heads, eight, true, 0, keys}, "8 x 1024", std::int64_t{4} << 30, report);
   }
 }
 

@@ -1,9 +1,29 @@
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/sm90/delta_segments.cuh"
 
-// The kernels around the fused prefill, compiled by themselves (delta_segments.cu).
+// The kernels around prefill in segments, compiled by themselves (delta_segments.cu).
 namespace palimpsest::cuda {
+
+/// Cuts at multiples of 2^shift positions, or half of that where they may be absent.
+inline sm90::fused::Segments segments_of(std::int64_t rows, std::int64_t sequences, int shift, bool halves) {
+  sm90::fused::Segments s;
+  s.halves = halves;
+  s.shift = shift - (halves ? 1 : 0);
+  const std::int64_t by_rows = (rows >> (s.shift - 1)) + 1, by_sequences = (rows >> s.shift) + sequences;
+  s.id_sequence = by_sequences < by_rows ? 1 : 0;
+  s.id_shift = s.id_sequence == 1 ? s.shift : s.shift - 1;
+  s.ids = std::min(by_rows, by_sequences);
+  return s;
+}
+
+/// Ids of chunks of 16 tokens: see first_image.
+inline std::int64_t image_ids(std::int64_t rows, std::int64_t sequences) { return rows / 16 + 2 * sequences; }
+/// Factors of all chunks to args.images; the recurrence with them (delta_stored.cu).
+void store_factors(const sm90::fused::FusedArgs& args, cudaStream_t stream);
+void launch_stored(const sm90::fused::FusedArgs& args, bool summary, std::int64_t tasks, cudaStream_t stream);
 
 void plan_segments(const sm90::fused::FusedArgs& args, cudaStream_t stream);
 void link_segments(const sm90::fused::FusedArgs& args, cudaStream_t stream);

@@ -23,8 +23,8 @@ DeltaWorkspace delta_prefill_workspace(const DeltaPrefillArgs& args);
 
 /// Any gate, any number of rows; shapes and types as delta_step. Fast for K = V = 128, BF16 inputs in rows of 8-byte vectors (16 is faster), o at a
 /// multiple of 16 bytes; others are walked token by token. The workspace holds states of segments for a gate a channel that is bounded (kBounded, a
-/// bound in [-5, 0)) with up to 48 value heads; nothing for more heads, a gate a head, none, or token by token; else chunks, in passes over as many as
-/// fit. Bits do not depend on batch mates, on later tokens, or on its size.
+/// bound in [-5, 0)) with up to 48 value heads, and factors of chunks if they are few, nothing for more or token by token; else factors of chunks, in passes over as many as fit (with a gate a
+/// head or none and up to 16 value heads all must fit). Bits do not depend on batch mates, on later tokens, or on its size.
 void delta_prefill(const DeltaPrefillArgs& args, void* stream);
 
 /// The truth, in double: pages, snapshots and o are F64. Waits until it is done.

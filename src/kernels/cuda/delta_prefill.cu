@@ -10,9 +10,6 @@
 namespace palimpsest::cuda {
 namespace {
 
-/// Ids of all chunks: see first_chunk.
-std::int64_t chunk_ids(std::int64_t rows, std::int64_t sequences) { return rows / sm90::kChunk + 2 * sequences; }
-
 /// Bytes of the images of one chunk id: all value heads.
 std::int64_t id_bytes(const DeltaPrefillArgs& args) { return args.in.v.sizes[1] * sm90::ChunkImage::kStride; }
 
@@ -20,11 +17,9 @@ std::int64_t id_bytes(const DeltaPrefillArgs& args) { return args.in.v.sizes[1] 
 
 DeltaWorkspace delta_prefill_workspace(const DeltaPrefillArgs& args) {
   const std::int64_t rows = args.in.q.sizes[0], sequences = args.slots.sizes[0];
-  if (!is_chunked(args) || is_scalar(args.in)) return {};
-  if (is_fused(args.in)) {
-    const std::int64_t bytes = fused_workspace(rows, sequences, args.in.v.sizes[1]);
-    return {bytes, bytes};
-  }
+  if (!is_chunked(args)) return {};
+  if (is_scalar(args.in)) return scalar_workspace(args);
+  if (is_fused(args.in)) return fused_workspace(rows, sequences, args.in.v.sizes[1]);
   return {id_bytes(args), chunk_ids(rows, sequences) * id_bytes(args)};
 }
 

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/delta_kernels.h"
 #include "kernels/delta_args.h"
 
 // The forms of delta_prefill, each compiled by itself. Arguments have been checked.
@@ -19,15 +20,18 @@ inline bool is_chunked(const DeltaPrefillArgs& a) {
   return in.q.sizes[2] == 128 && in.v.sizes[2] == 128 && in.q.dtype == DType::kBF16 && in_rows_of(in.q, 8) && in_rows_of(in.k, 8) && in_rows_of(in.v, 8) &&
          (in.gate == DeltaGate::kNone || in.f.rank != 3 || in_rows_of(in.f, 8)) && a.o.dtype != DType::kF16 && reinterpret_cast<std::uintptr_t>(a.o.data) % 16 == 0;
 }
+/// Ids of all chunks of 64 tokens: see first_chunk.
+inline std::int64_t chunk_ids(std::int64_t rows, std::int64_t sequences) { return rows / 64 + 2 * sequences; }
 void prefill_in_steps(const DeltaPrefillArgs& args, cudaStream_t stream);
 
 /// A gate a channel, bounded by -5 nats or above.
 inline bool is_fused(const DeltaInputs& in) { return in.gate == DeltaGate::kBounded && in.lower_bound >= -5 && in.lower_bound < 0 && in.f.rank == 3; }
-std::int64_t fused_workspace(std::int64_t rows, std::int64_t sequences, std::int64_t value_heads);
+DeltaWorkspace fused_workspace(std::int64_t rows, std::int64_t sequences, std::int64_t value_heads);
 void prefill_fused(const DeltaPrefillArgs& args, cudaStream_t stream);
 
-/// A gate a head, or none. No workspace.
+/// A gate a head, or none.
 inline bool is_scalar(const DeltaInputs& in) { return in.gate == DeltaGate::kNone || in.f.rank == 2; }
+DeltaWorkspace scalar_workspace(const DeltaPrefillArgs& args);
 void prefill_scalar(const DeltaPrefillArgs& args, cudaStream_t stream);
 
 }  // namespace palimpsest::cuda

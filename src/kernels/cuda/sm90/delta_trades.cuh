@@ -6,6 +6,8 @@
 
 namespace palimpsest::cuda::sm90::fused {
 
+inline constexpr int kFetchWarps = 4;  ///< in the place of those that prepare, where factors lie in memory (delta_stored.cuh)
+
 /// What all warps of a block share.
 struct Block {
   const FusedArgs& f;
@@ -16,23 +18,30 @@ struct Block {
 
 // -- tasks of a block ----------------------------------------------------------------------------------------------------------------------
 
-/// The next task that no block took.
-template <bool kSummary>
+/// The next task that no block took. Numbers without a task are left out 32 at a time: a question takes about 2 us, and there may be thousands.
+template <bool kSummary, bool kStored>
 __device__ void find_task(const Block& b, Task& task, int lane) {
+  unsigned* const taken = b.f.s.taken + (kSummary ? 0 : 1);
   while (true) {
-    unsigned taken = 0;
-    if (lane == 0) taken = atomicAdd(b.f.s.taken + (kSummary ? 0 : 1), 1u);
-    const unsigned t = __shfl_sync(~0u, taken, 0);
+    unsigned t = 0;
+    if (lane == 0) t = atomicAdd(taken, 1u);
+    t = __shfl_sync(~0u, t, 0);
     if (t >= b.tasks) {
       task.chunks = -1;
       return;
     }
-    if (kSummary ? summary_task(b.f, t, task) : prefill_task(b.f, t, task)) return;
+    const unsigned mine = t + static_cast<unsigned>(lane);
+    const unsigned there = __ballot_sync(~0u, mine >= b.tasks || (kSummary ? summary_may_be(b.f, mine) : prefill_may_be(b.f, mine)));
+    if (there & 1) {
+      if (kSummary ? summary_task<kStored>(b.f, t, task) : prefill_task<kStored>(b.f, t, task)) return;
+    } else if (lane == 0) {
+      atomicMax(taken, t + (there == 0 ? 32u : static_cast<unsigned>(__ffs(static_cast<int>(there))) - 1));
+    }
   }
 }
 
 /// Task `number` of this block: the first warp that asks looks for it.
-template <bool kSummary>
+template <bool kSummary, bool kStored>
 __device__ const Task& block_task(const Block& b, int number, int lane) {
   Task& task = b.tail.tasks[number % kTasks];
   volatile int* known = b.tail.numbers + number % kTasks;
@@ -41,7 +50,7 @@ __device__ const Task& block_task(const Block& b, int number, int lane) {
     if (lane == 0) found = atomicCAS(&b.tail.found, number, number + 1);
     if (__shfl_sync(~0u, found, 0) == number) {
       Task mine;
-      find_task<kSummary>(b, mine, lane);
+      find_task<kSummary, kStored>(b, mine, lane);
       if (lane == 0) {
         task = mine;
         __threadfence_block();
@@ -61,8 +70,9 @@ struct Position {
 
 // -- prepare -------------------------------------------------------------------------------------------------------------------------------
 
-template <class Out, bool kSummary>
+template <class Out, bool kSummary, bool kStored = false>
 struct PrepareTrade {
+  static constexpr int kWarps = kStored ? kFetchWarps : kPrepareWarps;
   const Block& b;
   int lane;
   Position at;
@@ -77,12 +87,12 @@ struct PrepareTrade {
   __device__ bool settle() {
     while (at.task < 0 || at.chunk >= task().chunks) {
       if (at.task >= 0) at.chunk -= task().chunks;
-      if (block_task<kSummary>(b, ++at.task, lane).chunks < 0) return false;
+      if (block_task<kSummary, kStored>(b, ++at.task, lane).chunks < 0) return false;
     }
     return true;
   }
   __device__ void next_stage() {
-    stage += kPrepareWarps;
+    stage += kWarps;
     if (stage >= kStages) stage -= kStages, parity ^= 1, reused = true;
   }
 
@@ -124,17 +134,21 @@ struct PrepareTrade {
   }
 };
 
-template <class Out, bool kSummary>
-__device__ typename Prepare<kSummary>::Ahead look_ahead(const DeltaInputs& in, const Task& t, int chunk, int lane) {
-  typename Prepare<kSummary>::Ahead x;
-  const int begin = chunk == 0 ? t.begin : 0, end = chunk + 1 == t.chunks ? t.end : kTokens;
+/// `row`: of the batch, at position 0 of the chunk.
+template <bool kKeysOnly>
+__device__ typename Prepare<kKeysOnly>::Ahead gate_ahead(const DeltaInputs& in, std::int64_t row, int begin, int end, std::int64_t head, int lane) {
+  typename Prepare<kKeysOnly>::Ahead x;
   x.valid = lane % 16 >= begin && lane % 16 < end;
-  x.beta = fetch_beta(in, t.row + chunk * kTokens + lane % 16, x.valid, t.head);
-  x.a_log = __ldg(static_cast<const float*>(in.a_log.data) + t.head);
-  const float* bias = static_cast<const float*>(in.dt_bias.data) + t.head * 128 + lane;
+  x.beta = fetch_beta(in, row + lane % 16, x.valid, head);
+  x.a_log = __ldg(static_cast<const float*>(in.a_log.data) + head);
+  const float* bias = static_cast<const float*>(in.dt_bias.data) + head * 128 + lane;
 #pragma unroll
   for (int i = 0; i < 4; ++i) x.bias[i] = __ldg(bias + 32 * i);
   return x;
+}
+template <bool kKeysOnly>
+__device__ typename Prepare<kKeysOnly>::Ahead look_ahead(const DeltaInputs& in, const Task& t, int chunk, int lane) {
+  return gate_ahead<kKeysOnly>(in, t.row + chunk * kTokens, chunk == 0 ? t.begin : 0, chunk + 1 == t.chunks ? t.end : kTokens, t.head, lane);
 }
 
 template <class Out, bool kSummary>
@@ -160,7 +174,7 @@ __device__ void prepare_chunks(const Block& b, int number, int lane) {
       trade.fill();
       later = false;
     }
-    if (more) next = look_ahead<Out, kSummary>(in, trade.task(), trade.at.chunk, lane);
+    if (more) next = look_ahead<kSummary>(in, trade.task(), trade.at.chunk, lane);
     if (here != nullptr) {
       prepare.lane = forgotten(lane);
       prepare.finish(here, beta_of(in, now.beta, now.valid));
@@ -194,9 +208,9 @@ __device__ void prepare_chunks(const Block& b, int number, int lane) {
 
 // -- recur -------------------------------------------------------------------------------------------------------------------------------
 
-template <class State, class Out, bool kSummary>
+template <class State, class Out, bool kSummary, bool kPlenty = false>
 __device__ void recur_chunks(const Block& b) {
-  Recur<State, Out, kSummary> recur{static_cast<int>(threadIdx.x), {}, {}};
+  Recur<State, Out, kSummary, kPlenty> recur{static_cast<int>(threadIdx.x), {}, {}};
   int before = -1;  // stage of the last chunk
   const auto leave = [&] {
     const Note& note = note_of(b.stages + before * Stage::kBytes);
@@ -237,6 +251,19 @@ __device__ void recur_chunks(const Block& b) {
   if (before >= 0) leave();
 }
 
+/// kReadyArrivals: at the barrier that says a stage is ready.
+template <int kReadyArrivals>
+__device__ void init_tail(Tail& tail) {
+  if (threadIdx.x < kTasks) tail.numbers[threadIdx.x] = -1;
+  if (threadIdx.x != 0) return;
+  tail.found = 0;
+  for (int i = 0; i < kStages; ++i) {
+    barrier_init(tail.ready + i, kReadyArrivals);
+    barrier_init(tail.empty + i, kRecurWarps * kWarpArrivals);
+  }
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
 /// Blocks as there are multiprocessors. kSummary: of segments (delta_segments.cuh), no outputs.
 template <class State, class Out, bool kSummary>
 __global__ void __launch_bounds__(kThreads, 1) delta_fused(const __grid_constant__ FusedArgs f, const unsigned tasks) {
@@ -245,17 +272,10 @@ __global__ void __launch_bounds__(kThreads, 1) delta_fused(const __grid_constant
   Tail& tail = *reinterpret_cast<Tail*>(stages + kStages * Stage::kBytes);
   const Block block{f, tail, stages, tasks};
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
-  if (threadIdx.x < kTasks) tail.numbers[threadIdx.x] = -1;
-  if (threadIdx.x == 0) {
-    tail.found = 0;
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(tail.ready + i, kWarpArrivals);
-      barrier_init(tail.empty + i, kRecurWarps * kWarpArrivals);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
+  init_tail<kWarpArrivals>(tail);
   cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  if (kSummary && !any_slow(f)) return;
   __syncthreads();
   if (warp < kRecurWarps) {
     registers_up<kRecurRegisters>();
