@@ -156,15 +156,12 @@ struct DecodeWorker {
     wgmma_commit();
   }
 
-  __device__ void hand_queries_back() const {
-    __syncwarp();
-    if (lane == 0) barrier_arrive(memory.queries_empty);
-  }
+  __device__ void hand_queries_back() const { warp_arrive(memory.queries_empty); }
 
   /// The scores are there; the shared key channels are not needed any more.
   __device__ void finish_reading() const {
     wgmma_wait<0>();
-    if (group == 0) release(place, 0, 1);
+    if (group == 0) release(place, 0);
   }
 
   /// Starts O^T += L^T P^T over this warpgroup's 256 channels.
@@ -184,23 +181,23 @@ struct DecodeWorker {
   __device__ void finish_mix(const Place& tile) const {
     const int unit = 4 * group + 1;
     wgmma_wait<3 + kBehind>();
-    release(tile, unit, 1);
+    release(tile, unit);
     wgmma_wait<2 + kBehind>();
-    release(tile, unit + 1, 1);
+    release(tile, unit + 1);
     wgmma_wait<1 + kBehind>();
-    release(tile, unit + 2, 1);
+    release(tile, unit + 2);
     wgmma_wait<kBehind>();
-    release(tile, unit + 3, 1);
+    release(tile, unit + 3);
   }
 
-  /// This warp is done with units [first, first + count) of the tile at `at`.
-  __device__ void release(const Place& at, int first, int count) const {
-    __syncwarp();
-    if (lane >= count) return;
-    std::uint64_t* const barrier = memory.empty + at.ahead(first + lane).slot;
+  /// This warp is done with unit u of the tile at `at`.
+  __device__ void release(const Place& at, int u) const {
+    std::uint64_t* const barrier = memory.empty + at.ahead(u).slot;
     if constexpr (kBlocks == 1 || kRaw > 0) {
-      barrier_arrive(barrier);
+      warp_arrive(barrier);
     } else {
+      __syncwarp();
+      if (kWarpArrivals == 1 && lane > 0) return;
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) barrier_arrive(barrier, block);
     }
@@ -411,6 +408,12 @@ __device__ void ask(const Box& b, void* to, std::uint64_t* barrier) {
   }
 }
 
+/// To L2 alone, long before ask().
+__device__ inline void foresee(const Box& b) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile.L2::cache_hint [%0, {%1, %2, %3}], %4;" ::"l"(b.map), "r"(b.column), "r"(b.row), "r"(b.block), "l"(kReadOnce)
+               : "memory");
+}
+
 /// Asks for the units of all items of this block. BF16: four warps, every fourth unit each, because a unit costs a warp some 400 cycles of latency
 /// (wait, announce, ask). Codes: one. Lanes ask for the boxes of a unit side by side.
 template <int N, int kBlocks, int kRaw>
@@ -431,10 +434,16 @@ __device__ void fetch_list(const LatentDecodeArgs& a, const DecodeWorkspace& wor
       const int token = tile_begin + lane * box_rows;
       return lane < boxes && token < item.end ? table[static_cast<unsigned>(token) / block_tokens] : 0;
     };
-    int next = block_of(item.begin);
+    // Of more than 64 heads shared memory holds two tiles, whose time does not cover memory's latency: tiles are in L2 two tiles before their turn.
+    constexpr int kAhead = kBoth ? 3 : 1;  // tiles ahead of which the lane knows its block: long before it is needed
+    int blocks[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) blocks[i] = block_of(item.begin + i * kTile);
     for (int begin = item.begin; begin < item.end; begin += kTile) {
-      const int block = next;
-      if (begin + kTile < item.end) next = block_of(begin + kTile);  // long before it is needed
+      const int block = blocks[0], later = blocks[kAhead - 1], later_token = begin + (kAhead - 1) * kTile + lane * box_rows;
+#pragma unroll
+      for (int i = 0; i + 1 < kAhead; ++i) blocks[i] = blocks[i + 1];
+      blocks[kAhead - 1] = block_of(begin + kAhead * kTile);
       const auto row = static_cast<int>(static_cast<unsigned>(begin + lane * box_rows) % block_tokens);
       const int asked = min(boxes, (item.end - begin + box_rows - 1) / box_rows);
       for (int u = 0; u < kPieces; ++u, place.advance(1)) {
@@ -451,6 +460,11 @@ __device__ void fetch_list(const LatentDecodeArgs& a, const DecodeWorkspace& wor
             copy_bulk(to + kCodesBytes + lane * box_rows * 8, scales, box_rows * 8, full + place.slot);
           } else {
             ask<kBoth>(box, memory.units + place.slot * kUnitBytes + lane * box_rows * 128, full + place.slot);
+          }
+        }
+        if constexpr (kBoth) {
+          if (lane < boxes && lane % kBlocks == rank && later_token < item.end) {
+            foresee({map, u == 0 ? kLatent : (u - 1) * 64, static_cast<int>(static_cast<unsigned>(later_token) % block_tokens), later});
           }
         }
         __syncwarp();
@@ -517,11 +531,8 @@ __device__ void widen_list(const LatentDecodeArgs& a, const DecodeWorkspace& wor
           }
         }
         copies_follow();
-        __syncwarp();
-        if (lane == 0) {
-          barrier_arrive(memory.full + to.slot);
-          barrier_arrive(memory.raw_empty + from.slot);
-        }
+        warp_arrive(memory.full + to.slot);
+        warp_arrive(memory.raw_empty + from.slot);
       }
       tile.advance(kTileUnits);
     }
@@ -534,20 +545,22 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
     latent_decode(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work, const __grid_constant__ CUtensorMap map,
                   const int box_rows) {
   extern __shared__ __align__(16) unsigned char decode_memory[];
-  constexpr int kReaders = kRaw > 0 ? 1 : kBlocks, kFetchRegisters = kRaw == 0 ? 40 : N < 64 ? 88 : 56, kComputeRegisters = kRaw == 0 ? 232 : N < 64 ? 208 : 224;  // 504 for three warpgroups
+  constexpr int kReaders = kRaw > 0 ? 1 : kBlocks;
+  constexpr int kFetchRegisters = kRaw > 0 ? (N < 64 ? 88 : 56) : kBlocks == 2 ? 56 : 40, kComputeRegisters = kRaw > 0 && N < 64 ? 208 : kRaw > 0 || kBlocks == 2 ? 224 : 232;
+  static_assert(2 * kComputeRegisters + kFetchRegisters == 504);  // what three warpgroups have
   const DecodeMemory<N, kRaw> memory(decode_memory);
   const int rank = static_cast<int>(blockIdx.x) % kBlocks, warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (threadIdx.x == 0) {
     for (int i = 0; i < DecodeMemory<N, kRaw>::kUnits; ++i) {
-      barrier_init(memory.full + i, 1);
-      barrier_init(memory.empty + i, 4 * kReaders);  // the warps of the warpgroup that reads it, of every block
+      barrier_init(memory.full + i, kRaw > 0 ? kWarpArrivals : 1);
+      barrier_init(memory.empty + i, 4 * kReaders * kWarpArrivals);  // the warps of the warpgroup that reads it, of every block
     }
     for (int i = 0; i < kRaw; ++i) {
       barrier_init(memory.raw_full + i, 1);
-      barrier_init(memory.raw_empty + i, 3);
+      barrier_init(memory.raw_empty + i, 3 * kWarpArrivals);
     }
     barrier_init(memory.queries_full, 1);
-    barrier_init(memory.queries_empty, 8);
+    barrier_init(memory.queries_empty, 8 * kWarpArrivals);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   allow_kernel_after();
