@@ -207,7 +207,7 @@ struct Prepare {
           x[j] *= qn;
           y[j] *= kn;
           row8[j] = exp2_fast(g[r][j]);
-          column8[j] = exp2_fast(end8[j] - start8[j] - g[r][j]);
+          column8[j] = exp2_fast(g[7][j] - g[r][j]);
           row[j] = row8[j] * to16[j];
           column[j] = y[j] * column8[j] * from8[j];
           write[half][j] = column[j] * to_last[j];
@@ -249,8 +249,8 @@ struct Prepare {
   template <int kFirst, int kLast>
   __device__ void pairs() const {
     constexpr int kPairs = (kLast + 1) * (kLast + 1) - kFirst * kFirst;  // row i has i + 1 products with q and i with k
-    constexpr int kSums = kPairs > 16 ? 32 : 16;
-    static_assert(kPairs <= 32);
+    constexpr int kSums = 16;  // there are no registers for 32
+    static_assert(kPairs <= kSums);
     float sums[kSums] = {};
     int row = 0, column = 0;
     bool is_score = false;
@@ -282,7 +282,7 @@ struct Prepare {
     const float sum = warp_sums(sums, lane);
     const float row_norm_q = __shfl_sync(~0u, q_norm, 2 * row), row_norm_k = __shfl_sync(~0u, k_norm, 16 + 2 * row),
                 column_norm = __shfl_sync(~0u, k_norm, 16 + 2 * column);
-    if (mine < kPairs && (kSums == 32 || lane % 2 == 0)) {
+    if (mine < kPairs && lane % 2 == 0) {
       const int i = 8 * warp + row, j = 8 * warp + column;
       if (is_score) put_score(i, j, sum * row_norm_q * column_norm);
       else m.diagonal[i / 16][i % 16][j % 16] = delta * sum * row_norm_k * column_norm * m.beta[i];
@@ -462,8 +462,10 @@ static __global__ void __launch_bounds__(256, 2) delta_prepare(const __grid_cons
   p.norms();
   __syncthreads();
   p.scale_rows();
-  p.pairs<0, 4>();
-  p.pairs<5, 6>();
+  p.pairs<0, 3>();
+  p.pairs<4, 4>();
+  p.pairs<5, 5>();
+  p.pairs<6, 6>();
   p.pairs<7, 7>();
   __syncthreads();
   p.products();
