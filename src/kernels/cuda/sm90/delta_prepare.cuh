@@ -207,7 +207,7 @@ struct Prepare {
           x[j] *= qn;
           y[j] *= kn;
           row8[j] = exp2_fast(g[r][j]);
-          column8[j] = exp2_fast(g[7][j] - g[r][j]);
+          column8[j] = exp2_fast(end8[j] - start8[j] - g[r][j]);
           row[j] = row8[j] * to16[j];
           column[j] = y[j] * column8[j] * from8[j];
           write[half][j] = column[j] * to_last[j];
