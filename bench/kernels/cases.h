@@ -9,6 +9,7 @@ void delta_step_cases(Report& report);
 void delta_prefill_cases(Report& report);
 void scalar_prefill_cases(Report& report);
 void activation_cases(Report& report);
+void product_cases(Report& report);
 void latent_decode_cases(Report& report);
 void latent_prefill_cases(Report& report);
 

@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--unchecked") == 0) {
       selection().check = false;
     } else {
-      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--only delta_decode|delta_prefill|gdn_prefill|mla_decode|mla_prefill|activations] [--case TEXT] [--unchecked] [--json FILE]\n");
+      std::fprintf(stderr, "usage: palimpsest_kernels_bench [--only delta_decode|delta_prefill|gdn_prefill|mla_decode|mla_prefill|activations|products] [--case TEXT] [--unchecked] [--json FILE]\n");
       return 2;
     }
   }
@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   if (std::strstr("mla_decode", only) != nullptr) latent_decode_cases(report);
   if (std::strstr("mla_prefill", only) != nullptr) latent_prefill_cases(report);
   if (std::strstr("activations", only) != nullptr) activation_cases(report);
+  if (std::strstr("products", only) != nullptr) product_cases(report);
   if (json != nullptr) report.write_json(json);
   if (!report.all_right()) std::fprintf(stderr, "some results are WRONG\n");
   return report.all_right() ? 0 : 1;

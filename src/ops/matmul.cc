@@ -35,14 +35,24 @@ void matmul(ExecContext& ctx, const MatmulArgs& args) { matmuls(ctx, {&args, 1})
 
 void matmuls(ExecContext& ctx, std::span<const MatmulArgs> products) {
   for (const MatmulArgs& args : products) check_product(args);
-  const int parts = ctx.on_device() && !ctx.planning() ? activation_parts(ctx) : 0;
+  const auto work = [&] { return work_of(products); };
+  if (ctx.on_device() && ctx.planning()) {
+    // Not known here: how activations will be read, and in which form a device holds the weights. There is room for the largest.
+    (void)enter(ctx, Op::kMatmul, cuda::tile_workspace_bytes(products, 2), work);
+    return;
+  }
+  const int parts = ctx.on_device() ? activation_parts(ctx) : 0;
   if (parts > 0 && cuda::tile_side_by_side(products)) {
-    const Entered op = enter(ctx, Op::kMatmul, [&] { return work_of(products); });
-    return cuda::tile_matmul(products, parts, ctx.device.stream());
+    const std::int64_t workspace = cuda::tile_workspace_bytes(products, parts);
+    if (const Entered op = enter(ctx, Op::kMatmul, workspace, work)) {
+      const ArenaScope scope(ctx.workspace);
+      cuda::tile_matmul(products, parts, workspace > 0 ? ctx.workspace.allocate(DType::kU8, {workspace}).data : nullptr, ctx.device.stream());
+    }
+    return;
   }
   if (products.size() > 1) {
     for (const MatmulArgs& args : products) matmul(ctx, args);
-  } else if (const Entered op = enter(ctx, Op::kMatmul, [&] { return work_of(products); })) {
+  } else if (const Entered op = enter(ctx, Op::kMatmul, work)) {
     compute(ctx, products[0], cpu::matmul, cuda::plain::matmul);
   }
 }

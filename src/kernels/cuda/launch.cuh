@@ -16,6 +16,7 @@ inline void check(cudaError_t status, const char* what) {
 
 template <class F>
 __global__ void each_index(std::int64_t n, F f) {
+  cudaTriggerProgrammaticLaunchCompletion();  // a kernel that waits for this one may begin
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < n) f(i);
 }

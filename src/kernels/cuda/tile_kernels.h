@@ -12,6 +12,9 @@ namespace palimpsest::cuda {
 bool tiles_take(const Matrix& w);
 /// Up to eight such products of as many rows, in one form, with rows of x at multiples of 16 bytes: one launch. None reads what another writes.
 bool tile_side_by_side(std::span<const MatmulArgs> products);
-void tile_matmul(std::span<const MatmulArgs> products, int parts, void* stream);
+/// Device memory that tile_matmul wants for such products: more for more rows.
+std::int64_t tile_workspace_bytes(std::span<const MatmulArgs> products, int parts);
+/// Without `workspace` none of the kernels for many rows (wide_kernels.h) is used; the bits are the same.
+void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspace, void* stream);
 
 }  // namespace palimpsest::cuda

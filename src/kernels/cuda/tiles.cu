@@ -2,8 +2,10 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/sm90/streamed_products.cuh"
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
+#include "kernels/cuda/wide_kernels.h"
 
 namespace palimpsest::cuda {
 namespace tiles {
@@ -32,7 +34,16 @@ Works side_by_side(std::span<const Work> products, int outputs) {
 template <Form kForm, int kMatrices, int kParts, int kTiles>
 void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
   const Works works = side_by_side(products, 16 * kTiles);
-  few_rows<kForm, kMatrices, kParts, kTiles><<<dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), static_cast<unsigned>(tiles)), kThreads, 0, stream>>>(works);
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), static_cast<unsigned>(tiles));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, few_rows<kForm, kMatrices, kParts, kTiles>, works), kName);
 }
 template <Form kForm, int kMatrices, int kParts, bool kSplit>
 void many(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
@@ -75,7 +86,29 @@ void with_form(Form form, int parts, F f) {
   check(cudaGetLastError(), kName);
 }
 
+template <Form kForm, int kMatrices, int kParts, int kTiles>
+void streamed(const Work& work, std::int64_t most_tiles, cudaStream_t stream) {
+  constexpr int kOutputs = 16 * kTiles * sm90::kStreamWarps;
+  const auto kernel = sm90::streamed_products<kForm, kMatrices, kParts, kTiles>;
+  const int bytes = sm90::StreamShape<kForm, kMatrices, kTiles>::bytes(work.cols, kParts);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), kName);
+  kernel<<<dim3(plain::divide_up(work.outputs, kOutputs), static_cast<unsigned>(most_tiles)), 32 * sm90::kStreamWarps, static_cast<std::size_t>(bytes), stream>>>(work);
+}
+
 }  // namespace
+
+bool streams(const Work& up, const Work& down, Form form, int parts) {
+  constexpr int kMost = 232448;
+  const int rings = form == Form::kMx ? sm90::StreamShape<Form::kMx, 2, 1>::bytes(std::max(up.cols, down.cols), parts) : sm90::StreamShape<Form::kBF16, 2, 1>::bytes(std::max(up.cols, down.cols), parts);
+  return rings <= kMost;
+}
+
+void experts_streamed(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
+  with_form(form, parts, [&](auto f, auto p) {
+    if (matrices == 2) streamed<f.value, 2, p.value, 1>(work, most_tiles, stream);
+    else streamed<f.value, 1, p.value, 2>(work, most_tiles, stream);
+  });
+}
 
 void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
   with_form(form, parts, [&](auto f, auto p) {
@@ -109,21 +142,48 @@ bool tile_side_by_side(std::span<const MatmulArgs> products) {
   });
 }
 
-void tile_matmul(std::span<const MatmulArgs> products, int parts, void* stream) {
+namespace tiles {
+namespace {
+
+/// Where there are blocks enough of the other kind, products of kWideRows are for warpgroups.
+constexpr std::int64_t kWideBlocks = 96;
+
+Work work_of(const MatmulArgs& a) {
+  Work work;
+  work.w = plain::stored(a.w);
+  work.outputs = work.w.rows;
+  work.cols = work.w.cols;
+  work.x = plain::as<const float>(a.x);
+  work.y = plain::as<float>(a.y);
+  work.x_stride = a.x.strides[0];
+  work.y_stride = a.y.strides[0];
+  work.rows = static_cast<std::int32_t>(a.x.sizes[0]);
+  return work;
+}
+
+bool for_warpgroups(std::span<const Work> works) {
+  std::int64_t blocks = 0;
+  for (const Work& work : works) blocks += plain::divide_up(work.outputs, 128);
+  return works[0].rows >= plain::kWideRows && blocks * plain::divide_up(works[0].rows, wide::kDenseRows) >= kWideBlocks &&
+         std::all_of(works.begin(), works.end(), [](const Work& work) { return wide::takes(work.w); });
+}
+
+}  // namespace
+}  // namespace tiles
+
+void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspace, void* stream) {
   if (products[0].x.sizes[0] == 0) return;
-  std::vector<tiles::Work> works;
-  for (const MatmulArgs& a : products) {
-    tiles::Work& work = works.emplace_back();
-    work.w = plain::stored(a.w);
-    work.outputs = work.w.rows;
-    work.cols = work.w.cols;
-    work.x = plain::as<const float>(a.x);
-    work.y = plain::as<float>(a.y);
-    work.x_stride = a.x.strides[0];
-    work.y_stride = a.y.strides[0];
-    work.rows = static_cast<std::int32_t>(a.x.sizes[0]);
+  std::vector<tiles::Work> works, others;
+  for (const MatmulArgs& a : products) works.push_back(tiles::work_of(a));
+  const plain::Form form = works[0].w.form;
+  for (auto first = works.begin(); first != works.end();) {
+    const auto end = std::stable_partition(first, works.end(), [x = *first](const tiles::Work& work) { return work.x == x.x && work.x_stride == x.x_stride && work.cols == x.cols; });
+    if (workspace && tiles::for_warpgroups({first, end})) wide::dense({first, end}, form, parts, static_cast<std::uint8_t*>(workspace), plain::stream_of(stream));
+    else others.insert(others.end(), first, end);
+    first = end;
   }
-  tiles::with_form(works[0].w.form, parts, [&](auto f, auto p) { tiles::dense<f.value, p.value>(works, plain::stream_of(stream)); });
+  if (others.empty()) return;
+  tiles::with_form(form, parts, [&](auto f, auto p) { tiles::dense<f.value, p.value>(others, plain::stream_of(stream)); });
 }
 
 }  // namespace palimpsest::cuda

@@ -37,6 +37,7 @@ struct Work {
   std::int32_t rows = 0;                 ///< of dense products
   const Tile* tiles = nullptr;           ///< else row i of a tile is pair pairs[begin + i]: x row pair / per_row, y row pair
   const std::int32_t *tiles_used = nullptr, *pairs = nullptr;
+  const std::int32_t* chosen = nullptr;  ///< or, of one row of x, which no list is made for: tile i is pair i of this expert (few_rows only)
   std::int32_t per_row = 1;
   GluParams glu{};
 };
@@ -64,6 +65,7 @@ struct Rows {
   Tile tile;
   __device__ Rows(const Work& w, int index) : work(w), tile{0, index * kRows, min(kRows, w.rows - index * kRows)} {
     if (w.tiles) tile = index < *w.tiles_used ? w.tiles[index] : Tile{0, 0, 0};
+    else if (w.chosen) tile = {w.chosen[index], index, 1};
   }
   __device__ std::int32_t pair(int i) const { return work.tiles ? work.pairs[tile.begin + i] : tile.begin + i; }
   /// Rows beyond the last repeat it: what comes of them is not stored.
@@ -73,11 +75,12 @@ struct Rows {
 };
 
 /// What a lane of four holds of a unit of a weight's row: `kEights` times eight consecutive columns.
+/// kApart: how many columns lie between the two numbers of a word of eight().
 template <Form kForm>
 struct Unit;
 template <>
 struct Unit<Form::kBF16> {
-  static constexpr int kColumns = 32, kEights = 1;
+  static constexpr int kColumns = 32, kEights = 1, kApart = 1;
   uint4 data;
   __device__ void load(const StoredMatrix& w, int row, int unit, int quad) {
     data = __ldg(reinterpret_cast<const uint4*>(w.data + row * w.row_bytes) + 4 * unit + quad);
@@ -87,28 +90,38 @@ struct Unit<Form::kBF16> {
 };
 template <>
 struct Unit<Form::kMx> {
-  static constexpr int kColumns = 128, kEights = 4;
+  static constexpr int kColumns = 128, kEights = 4, kApart = 4;
   uint4 codes;
   std::uint32_t scale;
   __device__ void load(const StoredMatrix& w, int row, int unit, int quad) {
     codes = __ldg(reinterpret_cast<const uint4*>(w.data + row * w.row_bytes) + 4 * unit + quad);
     scale = __ldg(w.scales + row * w.scale_row_bytes + 4 * unit + quad);
   }
-  /// E2M1 by tables of the high and the low bytes of BF16, times the scale: exact.
-  __device__ uint4 eight(int j) const {
-    const std::uint32_t word = j == 0 ? codes.x : j == 1 ? codes.y : j == 2 ? codes.z : codes.w, bits = scale == 0 ? 0x40u : scale << 7;
-    const std::uint32_t twice = bits | bits << 16;
+  /// Exact: the bits of E2M1 at the places of BF16's are the number times 2^-126, so times 2^(scale - 1). Two numbers of a word are kApart columns apart.
+  __device__ std::uint32_t word(int j) const { return j == 0 ? codes.x : j == 1 ? codes.y : j == 2 ? codes.z : codes.w; }
+  __device__ uint4 eight(int j) const { return decode(word(j), scale); }
+  __device__ static uint4 decode(std::uint32_t word, std::uint32_t scale) { return scale > 128 ? decode<true>(word, scale) : decode<false>(word, scale); }
+  /// kLarge: a scale may be above 128, which takes two multiplications.
+  template <bool kLarge>
+  __device__ static uint4 decode(std::uint32_t word, std::uint32_t scale) {
+    const std::uint32_t first = ((kLarge ? min(scale, 128u) : scale) + 126) << 7;
     uint4 out;
     std::uint32_t* to = &out.x;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const std::uint32_t four = word >> (16 * half), pick = four & 0x7777;
-      const std::uint32_t high = __byte_perm(0x3f3f3f00, 0x40404040, pick), low = __byte_perm(0xc0800000, 0xc0804000, pick);
-      const std::uint32_t pairs[2] = {__byte_perm(low, high, 0x5140) | (four & 0x8) << 12 | (four & 0x80) << 24,
-                                      __byte_perm(low, high, 0x7362) | (four & 0x800) << 4 | (four & 0x8000) << 16};
-#pragma unroll
-      for (int i = 0; i < 2; ++i) asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(to[2 * half + i]) : "r"(pairs[i]), "r"(twice));
+    for (int i = 0; i < 4; ++i) {
+      const std::uint32_t rest = i < 2 ? word << (6 - 4 * i) : word >> (4 * i - 6);
+      to[i] = times(((word << (12 - 4 * i)) & 0x80008000u) | (rest & 0x01c001c0u), first);
     }
+    if constexpr (kLarge) {
+      const std::uint32_t left = scale == 255 ? 0x7fffu : scale > 128 ? (scale - 1) << 7 : 0x3f80u;  // what is left of the scale
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[i] = times(to[i], left);
+    }
+    return out;
+  }
+  __device__ static std::uint32_t times(std::uint32_t pair, std::uint32_t by) {
+    std::uint32_t out;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(pair), "r"(by | by << 16));
     return out;
   }
   __device__ static int column(int unit, int j, int quad) { return 128 * unit + 32 * quad + 8 * j; }
@@ -134,9 +147,13 @@ struct Eight {
     a = __ldg(reinterpret_cast<const float4*>(row + column));
     b = __ldg(reinterpret_cast<const float4*>(row + column + 4));
   }
-  template <int kParts>
+  /// Pairs of numbers that are kApart apart.
+  template <int kApart, int kParts>
   __device__ void split(uint4 (&parts)[kParts]) const {
-    float rest[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    const float in_order[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, crossed[8] = {a.x, b.x, a.y, b.y, a.z, b.z, a.w, b.w};
+    float rest[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) rest[i] = kApart == 1 ? in_order[i] : crossed[i];
 #pragma unroll
     for (int p = 0; p < kParts; ++p) {
       std::uint32_t* to = &parts[p].x;
@@ -155,6 +172,17 @@ __device__ int units_of_segment(int cols) {
   return (cols / Unit<kForm>::kColumns + kSegments - 1) / kSegments;
 }
 
+/// A warp asks for the pieces of `rows` rows of a weight, units [begin, end), to be brought to L2.
+template <Form kForm>
+__device__ void prefetch(const StoredMatrix& w, int first, int rows, int last, int begin, int end) {
+  constexpr int kUnitBytes = 64, kLine = 128;
+  const int lines = ((end - begin) * kUnitBytes + kLine - 1) / kLine + 1;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < rows * lines; i += 32) {
+    const int at = min(begin * kUnitBytes + i % lines * kLine, end * kUnitBytes - 1);
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(w.data + min(first + i / lines, last) * w.row_bytes + at));
+  }
+}
+
 /// Up to eight rows and kTiles times 16 outputs of each of kMatrices weights a block: more tiles where there are outputs enough, since they share x.
 /// Grid: [outputs / (16 kTiles), tiles of rows].
 template <Form kForm, int kMatrices, int kParts, int kTiles>
@@ -164,11 +192,15 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ 
   __shared__ float sums[kSegments][kAll][16 * kFewRows];
   const Place place(works);
   const Work& work = works.work[place.which];
-  const Rows<kFewRows> rows(work, static_cast<int>(blockIdx.y));
-  if (rows.tile.count <= 0) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4, g = lane / 4, segment = static_cast<int>(threadIdx.x) / 32;
   const int first = place.block * 16 * kTiles, last = work.outputs - 1;
   const int each = units_of_segment<kForm>(work.cols), begin = segment * each, end = min(begin + each, work.cols / U::kColumns);
+  // Weights do not depend on the kernel before: they come while it ends (few() launches so). Of blocks with many outputs L2 would not hold them.
+  cudaTriggerProgrammaticLaunchCompletion();
+  if (kTiles == 1 && !work.experts && begin < end) prefetch<kForm>(work.w, first, 16 * kTiles, last, begin, end);
+  cudaGridDependencySynchronize();
+  const Rows<kFewRows> rows(work, static_cast<int>(blockIdx.y));
+  if (rows.tile.count <= 0) return;
   StoredMatrix w[kMatrices];
 #pragma unroll
   for (int m = 0; m < kMatrices; ++m) w[m] = rows.weight(m);
@@ -196,7 +228,7 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ 
 #pragma unroll
       for (int j = 0; j < U::kEights; ++j) {
         uint4 parts[kParts];
-        numbers[i][j].split(parts);
+        numbers[i][j].template split<U::kApart>(parts);
 #pragma unroll
         for (int a = 0; a < kAll; ++a) multiply(acc[a], lows[i][a].eight(j), highs[i][a].eight(j), parts);
       }
@@ -270,7 +302,7 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
 #pragma unroll
     for (int e = 0; e < C::kGroups; ++e) {
       uint4 parts[kParts];
-      brought[e].split(parts);
+      brought[e].template split<U::kApart>(parts);
 #pragma unroll
       for (int p = 0; p < kParts; ++p) *reinterpret_cast<uint4*>(to + p * C::kPartBytes + thread / 4 * C::kRowBytes + e * 64 + thread % 4 * 16) = parts[p];
     }

@@ -56,7 +56,7 @@ void forget_recording(void*) noexcept {}
 
 bool tiles_take(const Matrix&) { unsupported(); }
 bool tile_side_by_side(std::span<const MatmulArgs>) { unsupported(); }
-void tile_matmul(std::span<const MatmulArgs>, int, void*) { unsupported(); }
+void tile_matmul(std::span<const MatmulArgs>, int, void*, void*) { unsupported(); }
 
 namespace plain {
 
@@ -94,7 +94,7 @@ void patch_attention(const PatchAttentionArgs&, void*) { unsupported(); }
 void gelu_erf(const GeluErfArgs&, void*) { unsupported(); }
 void patch_merge(const PatchMergeArgs&, void*) { unsupported(); }
 void make_expert_table(const ExpertMatrices*, std::int64_t, void*) { unsupported(); }
-void experts(const ExpertsArgs&, std::int64_t, int, void*, void*) { unsupported(); }
+void experts(const ExpertsArgs&, std::int64_t, int, void*, void*, int) { unsupported(); }
 void random_fill(const RandomFill&, std::int64_t, std::int64_t, void*, void*) { unsupported(); }
 
 }  // namespace plain

@@ -38,6 +38,7 @@ __device__ float convolve(const Tensor& x, const Tensor& weight, const Tensor& t
 }
 
 __global__ void __launch_bounds__(kThreads) prepare(DeltaPrepareArgs a, bool alone) {
+  cudaTriggerProgrammaticLaunchCompletion();
   const std::int64_t t = blockIdx.x, h = blockIdx.y, heads = a.q.sizes[1], width = a.q.sizes[2], value_heads = a.v.sizes[1], values = a.v.sizes[2];
   const auto* cu = as<const std::int64_t>(a.rows.cu_seqlens);
   const std::int64_t n = sequence_of(cu, a.rows.slots.sizes[0], t);

@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/cuda/expert_parts.h"
+#include "kernels/cuda/product_workspace.h"
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/stored_matrix.cuh"
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
+#include "kernels/cuda/wide_kernels.h"
 
 namespace palimpsest::cuda::plain {
 namespace {
@@ -29,9 +30,9 @@ struct Parts {
   std::int32_t* tiles_used;  ///< [1]
   Tile* tiles;               ///< [most_tiles]
   std::int32_t* pairs;       ///< [P], sorted by expert
-  float* hidden;             ///< [P, inter]
-  float* outputs;            ///< [P, width]
-  std::int64_t most_tiles;
+  float* hidden;             ///< [P, inter], or its image
+  float* outputs;            ///< [P, width], and before that the image of x
+  std::int64_t most_tiles, most_wide_tiles;
 };
 
 Parts parts_of(std::byte* memory, std::int64_t pairs, std::int64_t width, std::int64_t inter, std::int64_t num_experts) {
@@ -41,7 +42,8 @@ Parts parts_of(std::byte* memory, std::int64_t pairs, std::int64_t width, std::i
           reinterpret_cast<std::int32_t*>(memory + at.pairs),
           reinterpret_cast<float*>(memory + at.hidden),
           reinterpret_cast<float*>(memory + at.outputs),
-          at.most_tiles};
+          at.most_tiles,
+          at.most_wide_tiles};
 }
 
 /// The sum over lanes of a block of 1024 before this one.
@@ -155,12 +157,14 @@ struct WeightedSum {
   }
 };
 
-/// All experts of a form that tiles take, the same one. (Views say where matrices lie; the host reads no weights.)
-bool tiles_take_all(const ExpertsArgs& a) {
+/// All experts of a form that tiles take, the same one; `for_warpgroups`: and that wide products take. (Views say where matrices lie; the host reads no weights.)
+bool tiles_take_all(const ExpertsArgs& a, bool& for_warpgroups) {
   const Form form = stored(a.experts[0].w1).form;
+  for_warpgroups = true;
   for (std::int64_t e = 0; e < a.num_experts; ++e) {
     for (const Matrix* m : {&a.experts[e].w1, &a.experts[e].w3, &a.experts[e].w2}) {
       if (!m->defined() || !tiles_take(*m) || stored(*m).form != form) return false;
+      for_warpgroups = for_warpgroups && wide::takes(stored(*m));
     }
   }
   return true;
@@ -175,10 +179,17 @@ void plain_products(const ExpertsArgs& a, std::int64_t inter, const Parts& p, cu
   check(cudaGetLastError(), "experts");
 }
 
-void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, bool many, const Parts& p, cudaStream_t stream) {
+/// From so many pairs on the weights of experts are streamed.
+constexpr std::int64_t kStreamedPairs = 128;
+
+/// One row's experts need no sorting: each of its pairs is a tile.
+bool needs_no_list(const ExpertsArgs& a, int tile_rows) { return a.ids.sizes[0] == 1 && tile_rows == kTile && a.ids.numel() < kStreamedPairs; }
+
+void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile_rows, bool may_stream, const Parts& p, cudaStream_t stream) {
   const Form form = stored(a.experts[0].w1).form;
   const std::int64_t pairs = a.ids.numel(), width = a.x.sizes[1], busy = std::min(a.num_experts, pairs);
-  const std::int64_t most_tiles = many ? pairs / tiles::kManyRows + busy : p.most_tiles;
+  const bool many = tile_rows == tiles::kManyRows;
+  const std::int64_t most_tiles = many ? pairs / tiles::kManyRows + busy : a.ids.sizes[0] == 1 ? pairs : p.most_tiles;
   tiles::Work up;
   up.experts = static_cast<const StoredMatrix*>(a.device_experts);
   up.outputs = static_cast<int>(inter);
@@ -187,9 +198,8 @@ void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, bool man
   up.x_stride = a.x.strides[0];
   up.y = p.hidden;
   up.y_stride = inter;
-  up.tiles = p.tiles;
-  up.tiles_used = p.tiles_used;
-  up.pairs = p.pairs;
+  if (needs_no_list(a, tile_rows)) up.chosen = as<const std::int32_t>(a.ids);
+  else up.tiles = p.tiles, up.tiles_used = p.tiles_used, up.pairs = p.pairs;
   up.per_row = static_cast<std::int32_t>(a.ids.sizes[1]);
   up.glu = a.glu;
   tiles::Work down = up;
@@ -200,7 +210,11 @@ void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, bool man
   down.y = p.outputs;
   down.y_stride = width;
   down.per_row = 1;
-  const auto run = many ? tiles::experts_many : tiles::experts_few;
+  if (tile_rows == wide::kExpertRows) {
+    return wide::experts(up, down, form, parts, p.most_wide_tiles, reinterpret_cast<std::uint8_t*>(p.outputs), reinterpret_cast<std::uint8_t*>(p.hidden), stream);
+  }
+  const bool stream_weights = may_stream && pairs >= kStreamedPairs && tiles::streams(up, down, form, parts);
+  const auto run = many ? tiles::experts_many : stream_weights ? tiles::experts_streamed : tiles::experts_few;
   run(up, form, 2, parts, most_tiles, stream);
   run(down, form, 1, parts, most_tiles, stream);
 }
@@ -212,17 +226,21 @@ void make_expert_table(const ExpertMatrices* experts, std::int64_t num_experts, 
     static_cast<Expert*>(table)[e] = {stored(experts[e].w1), stored(experts[e].w3), stored(experts[e].w2)};
 }
 
-void experts(const ExpertsArgs& a, std::int64_t inter, int parts, void* workspace, void* stream) {
+void experts(const ExpertsArgs& a, std::int64_t inter, int parts, void* workspace, void* stream, int most_tile_rows) {
   const std::int64_t width = a.x.sizes[1], top_k = a.ids.sizes[1], pairs = a.ids.sizes[0] * top_k;
   if (pairs == 0) return;
   const Parts p = parts_of(static_cast<std::byte*>(workspace), pairs, width, inter, a.num_experts);
-  const bool on_tiles = parts > 0 && in_vectors(a.x) && inter % 4 == 0 && tiles_take_all(a);
-  const bool many = on_tiles && pairs > 6 * a.num_experts;
+  bool for_warpgroups = false;
+  const bool on_tiles = parts > 0 && in_vectors(a.x) && inter % 4 == 0 && tiles_take_all(a, for_warpgroups);
+  int tile_rows = on_tiles ? std::min(expert_tile_rows(pairs, a.num_experts), std::max(most_tile_rows, kTile)) : kTile;
+  if (tile_rows == wide::kExpertRows && (!for_warpgroups || inter % 64 != 0)) tile_rows = tiles::kManyRows;
   const auto shared = static_cast<int>(a.num_experts * 4);
   if (shared > 48 * 1024) check(cudaFuncSetAttribute(sort_pairs, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "experts");
-  sort_pairs<<<1, 1024, shared, stream_of(stream)>>>(as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs), static_cast<std::int32_t>(a.num_experts),
-                                                     many ? tiles::kManyRows : kTile, p);
-  if (on_tiles) tile_products(a, inter, parts, many, p, stream_of(stream));
+  if (!on_tiles || !needs_no_list(a, tile_rows)) {
+    sort_pairs<<<1, 1024, shared, stream_of(stream)>>>(as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs), static_cast<std::int32_t>(a.num_experts),
+                                                       tile_rows, p);
+  }
+  if (on_tiles) tile_products(a, inter, parts, tile_rows, for_warpgroups && most_tile_rows > 0, p, stream_of(stream));
   else plain_products(a, inter, p, stream_of(stream));
   for_each(a.x.sizes[0] * width, WeightedSum{p.outputs, as<const float>(a.weights), as<float>(a.y), width, top_k, a.y.strides[0]}, stream, "experts");
 }

@@ -28,6 +28,7 @@ void for_each(std::int64_t n, F f, void* stream, const char* what) {
 
 template <class F>
 __global__ void each_row(F f) {
+  cudaTriggerProgrammaticLaunchCompletion();  // a kernel that waits for this one may begin
   f(static_cast<std::int64_t>(blockIdx.x));
 }
 /// Threads of a block that works on a row of `width` numbers.

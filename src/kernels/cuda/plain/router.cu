@@ -80,10 +80,61 @@ __global__ void __launch_bounds__(32) route(RouterArgs a) {
   }
 }
 
+/// The same for few rows, a block a row, no groups: an expert's place is the number of those before it, counted by a thread of its own, so that nothing is
+/// picked in turn. Sums run in the order of route(), which gives the same bits. Shared memory: [E] scores, [E] that experts are picked by, [top_k].
+__global__ void __launch_bounds__(1024) route_at_once(RouterArgs a) {
+  extern __shared__ __align__(16) float scores[];
+  __shared__ float softmax[2];
+  cudaTriggerProgrammaticLaunchCompletion();
+  const int experts = static_cast<int>(a.logits.sizes[1]), padded = (experts + 3) / 4 * 4, e = static_cast<int>(threadIdx.x), lane = e % 32;
+  float *biased = scores + padded, *chosen = biased + padded;
+  const float* logits = as<const float>(a.logits) + static_cast<std::int64_t>(blockIdx.x) * experts;
+  if (a.score == RouterScore::kSoftmax && e < 32) {
+    float largest = -INFINITY, sum = 0;
+    for (int i = lane; i < experts; i += 32) largest = fmaxf(largest, logits[i]);
+    largest = warp_max(largest);
+    for (int i = lane; i < experts; i += 32) sum += expf(logits[i] - largest);
+    sum = warp_sum(sum);
+    if (lane == 0) softmax[0] = largest, softmax[1] = sum;
+  }
+  __syncthreads();
+  float score = 0, pick = -INFINITY;
+  if (e < experts) {
+    score = a.score == RouterScore::kSigmoid ? sigmoid(logits[e]) : expf(logits[e] - softmax[0]) / softmax[1];
+    pick = score + (a.bias.defined() ? as<const float>(a.bias)[e] : 0.0f);
+    if (isnan(pick)) pick = -INFINITY;
+    scores[e] = score;
+  }
+  if (e < padded) biased[e] = pick;
+  __syncthreads();
+  if (e < experts) {
+    int place = 0;
+    for (int i = 0; i < padded; i += 4) {
+      const float4 other = *reinterpret_cast<const float4*>(biased + i);
+      place += (other.x > pick || (other.x == pick && i < e)) + (other.y > pick || (other.y == pick && i + 1 < e)) +
+               (other.z > pick || (other.z == pick && i + 2 < e)) + (other.w > pick || (other.w == pick && i + 3 < e));
+    }
+    if (place < a.top_k) {
+      as<std::int32_t>(a.ids)[static_cast<std::int64_t>(blockIdx.x) * a.top_k + place] = e;
+      chosen[place] = score;
+    }
+  }
+  __syncthreads();
+  if (e >= a.top_k) return;
+  float total = 0;
+  for (int j = 0; j < a.top_k; ++j) total += chosen[j];
+  as<float>(a.weights)[static_cast<std::int64_t>(blockIdx.x) * a.top_k + e] = (a.renormalize ? chosen[e] / (total + 1e-20f) : chosen[e]) * a.scale;
+}
+
 }  // namespace
 
 void router(const RouterArgs& a, void* stream) {
   if (a.logits.sizes[0] == 0) return;
+  constexpr std::int64_t kFewRows = 256;
+  if (const std::int64_t experts = a.logits.sizes[1]; a.logits.sizes[0] <= kFewRows && experts <= 1024 && a.topk_group >= a.n_group) {
+    route_at_once<<<static_cast<unsigned>(a.logits.sizes[0]), divide_up(experts, 32) * 32, static_cast<std::size_t>((2 * (experts + 3) + a.top_k) * 4), stream_of(stream)>>>(a);
+    return check(cudaGetLastError(), "router");
+  }
   const auto shared = static_cast<int>((3 * a.logits.sizes[1] + a.n_group) * 4);
   if (shared > 48 * 1024) check(cudaFuncSetAttribute(route, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "router");
   route<<<static_cast<unsigned>(a.logits.sizes[0]), 32, shared, stream_of(stream)>>>(a);

@@ -60,6 +60,8 @@ __device__ void wgmma_wait() {
 #define PALIMPSEST_R16 PALIMPSEST_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define PALIMPSEST_R24 PALIMPSEST_R16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define PALIMPSEST_R32 PALIMPSEST_R24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define PALIMPSEST_R96 \
+  PALIMPSEST_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define PALIMPSEST_R64 \
   PALIMPSEST_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
@@ -194,12 +196,23 @@ __device__ inline void copy_bulk(void* to, const void* from, int bytes, std::uin
                : "memory");
 }
 
-/// kBytes (8 or 16) of global memory to shared memory, or zeros where not `valid`.
+/// The same to blocks 0 and 1 of the cluster, at the same place in each, completing on the barrier of each.
+__device__ inline void copy_bulk_to_both(void* to, const void* from, int bytes, std::uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(static_cast<unsigned short>(3))
+               : "memory");
+}
+
+/// kBytes (4, 8 or 16) of global memory to shared memory, or zeros where not `valid`.
 template <int kBytes>
 __device__ inline void copy_piece(std::uint32_t to, const void* from, bool valid) {
   const int bytes = valid ? kBytes : 0;
   if constexpr (kBytes == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-  else asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(kBytes), "r"(bytes) : "memory");
+}
+/// An arrival at the barrier once all pieces that this thread asked for are there: one of those it was made for.
+__device__ inline void pieces_arrive(std::uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 /// Until all pieces that this thread asked for are there.
 __device__ inline void wait_pieces() { asm volatile("cp.async.wait_all;" ::: "memory"); }

@@ -50,4 +50,21 @@ __device__ inline void wgmma_values(float* d, const std::uint32_t* a, std::uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate));
 }
 
+/// d [64, N] = (accumulate ? d : 0) + A [64, 16] B [N, 16]^T: A in registers, B K-major.
+template <int N>
+__device__ void wgmma_along(float* d, const std::uint32_t* a, std::uint32_t b, int accumulate);
+
+#define PALIMPSEST_WGMMA(n, registers, a0, a1, a2, a3, at_b, at_accumulate, ...) \
+  template <> \
+  __device__ inline void wgmma_along<n>(float* d, const std::uint32_t* a, std::uint32_t b, int accumulate) { \
+    asm volatile("{\n.reg .pred p;\n.reg .b32 h;\n.reg .b64 y;\nsetp.ne.b32 p, %" #at_accumulate ", 0;\nmov.b32 h, 0x40000040;\nmov.b64 y, {%" #at_b ", h};\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" registers "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, y, p, 1, 1, 0;\n}\n" \
+                 : __VA_ARGS__ \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate)); \
+  }
+PALIMPSEST_WGMMA(64, PALIMPSEST_R32, 32, 33, 34, 35, 36, 37, PALIMPSEST_D32(0))
+PALIMPSEST_WGMMA(128, PALIMPSEST_R64, 64, 65, 66, 67, 68, 69, PALIMPSEST_D32(0), PALIMPSEST_D32(32))
+PALIMPSEST_WGMMA(192, PALIMPSEST_R96, 96, 97, 98, 99, 100, 101, PALIMPSEST_D32(0), PALIMPSEST_D32(32), PALIMPSEST_D32(64))
+#undef PALIMPSEST_WGMMA
+
 }  // namespace palimpsest::cuda::sm90

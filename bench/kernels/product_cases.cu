@@ -1,0 +1,165 @@
+// Products of the shapes of Kimi-Linear-48B: what is used for so many rows beside the kernels that take any number of rows, which have the same bits.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "kernels/cases.h"
+#include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/tile_kernels.h"
+
+namespace palimpsest::bench {
+namespace {
+
+using Fill = DeviceTensor::Fill;
+
+/// Weights [n, k] as they are stored.
+struct Weights {
+  DeviceTensor numbers, scales;
+  Matrix matrix;
+  Weights(bool mx, std::int64_t n, std::int64_t k, std::uint64_t seed) {
+    if (!mx) {
+      numbers = DeviceTensor(DType::kBF16, {n, k}, Fill::kNormal, 0, 0.03f, seed);
+      matrix.dense = numbers;
+      return;
+    }
+    numbers = DeviceTensor(DType::kI8, {n, k / 2}, Fill::kUniform, -128, 127, seed);
+    scales = DeviceTensor(DType::kI8, {n, k / 32}, Fill::kUniform, 116, 124, seed + 1);
+    matrix.mx = {numbers, scales};
+    matrix.mx.codes.dtype = matrix.mx.scales.dtype = DType::kU8;
+  }
+  /// Rows [first, first + count).
+  Matrix rows(std::int64_t first, std::int64_t count) const {
+    if (!matrix.is_mx()) {
+      Matrix m;
+      m.dense = matrix.dense.rows(first, count);
+      return m;
+    }
+    Matrix m;
+    m.mx = {matrix.mx.codes.rows(first, count), matrix.mx.scales.rows(first, count)};
+    return m;
+  }
+};
+
+/// A line: the time without and with what is new, the floor, and whether both gave the same bits.
+void report_pair(const std::string& name, double before, double now, double flops, double bytes, const Difference& difference, Report& report) {
+  Result result;
+  result.name = name;
+  result.microseconds = now;
+  result.flops = flops;
+  result.bytes = bytes;
+  result.output = difference;
+  const double floor = std::max(bytes / ceilings().copy_tbs * 1e-6, ceilings().gemm_tflops > 0 ? flops / ceilings().gemm_tflops * 1e-6 : 0);
+  std::printf("%-62s %9.1f -> %9.1f us, floor %8.1f%s\n", name.c_str(), before, now, floor, difference.rms == 0 && difference.finite ? "" : "  OTHER BITS");
+  report.add(result);
+}
+
+void dense_case(const char* what, bool mx, int parts, std::int64_t rows, std::int64_t k, const std::vector<std::int64_t>& outputs, Report& report) {
+  const std::string name = std::string("products ") + what + (mx ? " MXFP4" : " BF16") + (parts == 2 ? " q16" : " q8") + " T=" + std::to_string(rows);
+  if (!wanted(name)) return;
+  const DeviceTensor x(DType::kF32, {rows, k}, Fill::kNormal, 0, 1, 1);
+  std::vector<Weights> weights;
+  std::vector<DeviceTensor> y, want;
+  std::vector<MatmulArgs> products, old;
+  double flops = 0, bytes = static_cast<double>(x.get().bytes());
+  for (const std::int64_t n : outputs) {
+    weights.emplace_back(mx, n, k, static_cast<std::uint64_t>(3 + products.size()));
+    y.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{rows, n});
+    want.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{rows, n});
+    products.push_back({x, weights.back().matrix, y.back()});
+    old.push_back({x, weights.back().matrix, want.back()});
+    flops += 2.0 * static_cast<double>(rows * n * k);
+    bytes += static_cast<double>(weights.back().matrix.bytes() + rows * n * 4);
+  }
+  const std::int64_t workspace = cuda::tile_workspace_bytes(products, parts);
+  const DeviceTensor memory(DType::kU8, {std::max<std::int64_t>(workspace, 1)});
+  void* const there = workspace > 0 ? memory.get().data : nullptr;
+  cuda::tile_matmul(old, parts, nullptr, nullptr);
+  cuda::tile_matmul(products, parts, there, nullptr);
+  Difference difference;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const Difference one = compare(y[i], want[i]);
+    difference.rms = std::max(difference.rms, one.rms);
+    difference.finite = difference.finite && one.finite;
+  }
+  const int rotations = 4;
+  const double before = time_graph(rotations, [&](int, cudaStream_t stream) { cuda::tile_matmul(old, parts, nullptr, stream); });
+  const double now = time_graph(rotations, [&](int, cudaStream_t stream) { cuda::tile_matmul(products, parts, there, stream); });
+  report_pair(name, before, now, flops, bytes, difference, report);
+}
+
+void expert_case(bool mx, int parts, std::int64_t rows, int most_before, Report& report) {
+  const std::string name = std::string("products experts") + (mx ? " MXFP4" : " BF16") + (parts == 2 ? " q16" : " q8") + " T=" + std::to_string(rows);
+  if (!wanted(name)) return;
+  constexpr std::int64_t kExperts = 256, kTopK = 8, kWidth = 2304, kInter = 1024;
+  constexpr int kRotations = 8;
+  const Weights w1(mx, kExperts * kInter, kWidth, 1), w3(mx, kExperts * kInter, kWidth, 3), w2(mx, kExperts * kWidth, kInter, 5);
+  std::vector<ExpertMatrices> experts;
+  for (std::int64_t e = 0; e < kExperts; ++e) experts.push_back({w1.rows(e * kInter, kInter), w3.rows(e * kInter, kInter), w2.rows(e * kWidth, kWidth)});
+  std::vector<std::uint8_t> table(static_cast<std::size_t>(cuda::plain::expert_table_bytes(kExperts)));
+  cuda::plain::make_expert_table(experts.data(), kExperts, table.data());
+  const DeviceTensor table_there(DType::kU8, {static_cast<std::int64_t>(table.size())});
+  table_there.upload(table.data());
+  const DeviceTensor x(DType::kF32, {rows, kWidth}, Fill::kNormal, 0, 1, 1), shares(DType::kF32, {rows, kTopK}, Fill::kUniform, 0.1f, 1, 2);
+  const DeviceTensor y(DType::kF32, {rows, kWidth}), want(DType::kF32, {rows, kWidth});
+  std::vector<DeviceTensor> ids;
+  double touched = 0;
+  for (int r = 0; r < kRotations; ++r) {
+    std::vector<std::int32_t> chosen;
+    std::vector<bool> seen(kExperts);
+    for (std::int64_t t = 0; t < rows; ++t) {
+      std::vector<std::int32_t> all(kExperts);
+      for (std::size_t e = 0; e < all.size(); ++e) all[e] = static_cast<std::int32_t>(e);
+      for (std::int64_t j = 0; j < kTopK; ++j) {
+        const auto at = static_cast<std::size_t>(j + static_cast<std::int64_t>(base::uniform(static_cast<std::uint64_t>(7 + r), static_cast<std::uint64_t>(t * kTopK + j), 0) * static_cast<double>(kExperts - j)));
+        std::swap(all[static_cast<std::size_t>(j)], all[at]);
+        chosen.push_back(all[static_cast<std::size_t>(j)]);
+        seen[static_cast<std::size_t>(chosen.back())] = true;
+      }
+    }
+    touched += static_cast<double>(std::count(seen.begin(), seen.end(), true)) / kRotations;
+    ids.emplace_back(DType::kI32, std::initializer_list<std::int64_t>{rows, kTopK});
+    ids.back().upload(chosen.data());
+  }
+  const DeviceTensor memory(DType::kU8, {cuda::plain::experts_workspace_bytes(rows, kTopK, kWidth, kInter, kExperts)});
+  const auto run = [&](int i, const Tensor& to, int most, cudaStream_t stream) {
+    ExpertsArgs args;
+    args.x = x, args.ids = ids[static_cast<std::size_t>(i)], args.weights = shares, args.y = to;
+    args.experts = experts.data(), args.device_experts = table_there.get().data, args.num_experts = kExperts;
+    cuda::plain::experts(args, kInter, parts, memory.get().data, stream, most);
+  };
+  run(0, want, most_before, nullptr);
+  run(0, y, 128, nullptr);
+  const Difference difference = compare(y, want);
+  const double before = time_graph(kRotations, [&](int i, cudaStream_t stream) { run(i, want, most_before, stream); });
+  const double now = time_graph(kRotations, [&](int i, cudaStream_t stream) { run(i, y, 128, stream); });
+  const double expert = static_cast<double>(experts[0].w1.bytes() + experts[0].w3.bytes() + experts[0].w2.bytes());
+  report_pair(name, before, now, 6.0 * static_cast<double>(rows * kTopK * kWidth * kInter), touched * expert + 2.0 * static_cast<double>(x.get().bytes()), difference, report);
+}
+
+}  // namespace
+
+void product_cases(Report& report) {
+  for (const int parts : {1, 2}) {
+    for (const std::int64_t rows : {std::int64_t{8192}, std::int64_t{2048}, std::int64_t{512}}) {
+      dense_case("KDA in", false, parts, rows, 2304, {4096, 4096, 4096, 128, 128, 32}, report);
+      dense_case("KDA out", false, parts, rows, 4096, {2304}, report);
+      if (rows != 8192) continue;
+      dense_case("KDA gate", false, parts, rows, 128, {4096}, report);
+      dense_case("MLA q", false, parts, rows, 2304, {6144, 576}, report);
+      dense_case("dense up", false, parts, rows, 2304, {9216, 9216}, report);
+      dense_case("dense down", false, parts, rows, 9216, {2304}, report);
+      dense_case("shared up", false, parts, rows, 2304, {1024, 1024}, report);
+      dense_case("shared down", false, parts, rows, 1024, {2304}, report);
+      dense_case("KDA in", true, parts, rows, 2304, {4096, 4096, 4096}, report);
+    }
+    for (const bool mx : {false, true}) {
+      expert_case(mx, parts, 8192, 64, report);
+      expert_case(mx, parts, 2048, 64, report);
+      for (const std::int64_t rows : {std::int64_t{64}, std::int64_t{32}, std::int64_t{16}, std::int64_t{1}}) expert_case(mx, parts, rows, 0, report);
+    }
+  }
+}
+
+}  // namespace palimpsest::bench

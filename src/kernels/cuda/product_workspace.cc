@@ -1,0 +1,53 @@
+#include "kernels/cuda/product_workspace.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/tile_kernels.h"
+
+namespace palimpsest::cuda {
+
+namespace plain {
+
+int expert_tile_rows(std::int64_t pairs, std::int64_t num_experts) {
+  return pairs > 64 * num_experts ? kWideExpertRows : pairs > 6 * num_experts ? kManyExpertRows : kExpertTilePairs;
+}
+
+ExpertParts expert_parts(std::int64_t pairs, std::int64_t width, std::int64_t inter, std::int64_t num_experts) {
+  ExpertParts p{};
+  p.most_tiles = pairs / kExpertTilePairs + std::min(num_experts, pairs);
+  std::int64_t image = 0, hidden_image = 0;
+  if (expert_tile_rows(pairs, num_experts) == kWideExpertRows) {
+    constexpr int kMostParts = 2;
+    p.most_wide_tiles = pairs / kWideExpertRows + std::min(num_experts, pairs);
+    image = image_bytes(p.most_wide_tiles, kWideExpertRows, width, kMostParts);
+    hidden_image = image_bytes(p.most_wide_tiles, kWideExpertRows, inter, kMostParts);
+  }
+  const auto take = [&](std::int64_t bytes) { return std::exchange(p.bytes, p.bytes + (bytes + 255) / 256 * 256); };
+  take(4);
+  p.tiles = take(p.most_tiles * kExpertTileBytes);
+  p.pairs = take(pairs * 4);
+  p.hidden = take(std::max(pairs * inter * 4, hidden_image));
+  p.outputs = take(std::max(pairs * width * 4, image));
+  return p;
+}
+
+std::int64_t expert_table_bytes(std::int64_t num_experts) { return num_experts * kExpertEntryBytes; }
+
+std::int64_t experts_workspace_bytes(std::int64_t rows, std::int64_t top_k, std::int64_t width, std::int64_t inter, std::int64_t num_experts) {
+  return expert_parts(rows * top_k, width, inter, num_experts).bytes;
+}
+
+}  // namespace plain
+
+std::int64_t tile_workspace_bytes(std::span<const MatmulArgs> products, int parts) {
+  std::int64_t most = 0;
+  for (const MatmulArgs& a : products) {
+    const std::int64_t rows = a.x.size(0), tiles = (rows + plain::kWideDenseRows - 1) / plain::kWideDenseRows;
+    if (rows >= plain::kWideRows) most = std::max(most, plain::image_bytes(tiles, plain::kWideDenseRows, a.x.size(1), parts));
+  }
+  return most;
+}
+
+}  // namespace palimpsest::cuda

@@ -1,0 +1,94 @@
+#include "kernels/cuda/wide_kernels.h"
+
+#include "kernels/cuda/delta_launch.cuh"
+#include "kernels/cuda/sm90/wide_products.cuh"
+
+namespace palimpsest::cuda::wide {
+namespace {
+
+using tiles::Form;
+using tiles::Work;
+
+constexpr const char* kName = "wide products";
+/// Pairs of blocks of outputs of dense products that all rows are taken for before the next: their weights and the rows of a wave stay in L2.
+constexpr int kDenseGroup = 4;
+
+static_assert(sm90::kWideChunk == 64, "image_bytes() counts in such chunks");
+std::int64_t chunks_of(std::int64_t cols) { return (cols + sm90::kWideChunk - 1) / sm90::kWideChunk; }
+
+template <Form kForm, int kRows, int kParts>
+void make_image(const Work& work, std::int64_t most_tiles, std::uint8_t* image, cudaStream_t stream) {
+  sm90::image_of<kForm, kRows, kParts><<<static_cast<unsigned>(most_tiles * kRows), 128, 0, stream>>>(work, image, static_cast<int>(chunks_of(work.cols)));
+  check(cudaGetLastError(), kName);
+}
+
+/// Products of works[0].cols columns; blocks of `outputs` outputs each.
+template <Form kForm, int kRows, int kMatrices, int kParts>
+void launch(std::span<const Work> works, int outputs, std::int64_t most_tiles, int group, const std::uint8_t* image, std::uint8_t* hidden, cudaStream_t stream) {
+  using Shape = sm90::WideShape<kForm, kRows, kMatrices, kParts>;
+  sm90::WideJob job;
+  for (std::size_t i = 0; i < tiles::kMostProducts; ++i) {
+    if (i < works.size()) {
+      job.works.work[i] = works[i];
+      job.blocks += (works[i].outputs + outputs - 1) / outputs;
+    }
+    job.works.ends[i] = job.blocks;
+  }
+  job.image = image;
+  job.hidden = hidden;
+  job.row_tiles = static_cast<int>(most_tiles);
+  job.pairs = (job.blocks + 1) / 2;
+  job.group = std::min(group, job.pairs);
+  job.units = works[0].cols / tiles::Unit<kForm>::kColumns;
+  job.chunks = static_cast<int>(chunks_of(works[0].cols));
+  static const int most = multiprocessors(kName) / sm90::kWideCluster;
+  const std::int64_t clusters = std::min<std::int64_t>(most, job.pairs * most_tiles);
+  const auto kernel = sm90::wide_products<kForm, kRows, kMatrices, kParts>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes), kName);
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {sm90::kWideCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * sm90::kWideCluster));
+  config.blockDim = dim3(sm90::kWideThreads);
+  config.dynamicSmemBytes = Shape::kBytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, job), kName);
+}
+
+template <class F>
+void with_form(Form form, int parts, F f) {
+  const auto with_parts = [&](auto which) {
+    if (parts == 1) f(which, std::integral_constant<int, 1>{});
+    else f(which, std::integral_constant<int, 2>{});
+  };
+  if (form == Form::kMx) with_parts(std::integral_constant<Form, Form::kMx>{});
+  else with_parts(std::integral_constant<Form, Form::kBF16>{});
+}
+
+}  // namespace
+
+bool takes(const tiles::StoredMatrix& w) {
+  return w.form != Form::kMx || (reinterpret_cast<std::uintptr_t>(w.scales) % 4 == 0 && w.scale_row_bytes % 4 == 0);
+}
+
+void dense(std::span<const Work> works, Form form, int parts, std::uint8_t* image, cudaStream_t stream) {
+  const std::int64_t row_tiles = (works[0].rows + kDenseRows - 1) / kDenseRows;
+  with_form(form, parts, [&](auto f, auto p) {
+    make_image<f.value, kDenseRows, p.value>(works[0], row_tiles, image, stream);
+    launch<f.value, kDenseRows, 1, p.value>(works, sm90::kWideWeights, row_tiles, kDenseGroup, image, nullptr, stream);
+  });
+}
+
+void experts(const Work& up, const Work& down, Form form, int parts, std::int64_t most_tiles, std::uint8_t* image, std::uint8_t* hidden, cudaStream_t stream) {
+  constexpr int kAll = 1 << 20;  // all outputs of a tile of rows, then the next tile
+  with_form(form, parts, [&](auto f, auto p) {
+    make_image<f.value, kExpertRows, p.value>(up, most_tiles, image, stream);
+    launch<f.value, kExpertRows, 2, p.value>({&up, 1}, sm90::kWideWeights / 2, most_tiles, kAll, image, hidden, stream);
+    launch<f.value, kExpertRows, 1, p.value>({&down, 1}, sm90::kWideWeights, most_tiles, kAll, hidden, nullptr, stream);
+  });
+}
+
+}  // namespace palimpsest::cuda::wide
