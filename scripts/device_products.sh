@@ -33,19 +33,19 @@ int main(int argc, char** argv) {
 }
 END
 {
-  for f in tiles wide cuda_device device_memory devices graph plain/experts plain/router plain/elementwise plain/norms; do
+  for f in tiles wide cuda_device device_memory devices graph plain/experts plain/router plain/elementwise plain/norms plain/delta_prepare; do
     echo "$nvcc -gencode=arch=compute_90a,code=sm_90a $flags --expt-relaxed-constexpr --fmad=false -Xptxas -v -c src/kernels/cuda/$f.cu -o $b/$(basename $f).o >$b/$(basename $f).log 2>&1 || { echo FAILED $f; grep -m5 error $b/$(basename $f).log; }"
   done
   for f in bench/kernels/harness bench/kernels/product_cases $b/main; do
     echo "$nvcc -gencode=arch=compute_90a,code=sm_90a $flags --expt-relaxed-constexpr -Ibench -c $f.cu -o $b/bench_$(basename $f).o || echo FAILED $f"
   done
   for f in src/base/error src/tensor/tensor src/tensor/buffer src/tensor/device; do echo "g++ $flags -c $f.cc -o $b/host_$(basename $f).o || echo FAILED $f"; done
-  for f in tests/gpu/tiles_test tests/gpu/router_test; do echo "g++ $flags -ffp-contract=off -Itests -Ilib/gtest/include -c $f.cc -o $b/test_$(basename $f).o || echo FAILED $f"; done
+  for f in tests/gpu/tiles_test tests/gpu/router_test tests/gpu/delta_prepare_test; do echo "g++ $flags -ffp-contract=off -Itests -Ilib/gtest/include -c $f.cc -o $b/test_$(basename $f).o || echo FAILED $f"; done
   for f in gtest-all gtest_main; do echo "g++ -std=c++20 -O1 -Ilib/gtest -Ilib/gtest/include -c lib/gtest/src/$f.cc -o $b/test_$f.o || echo FAILED $f"; done
 } | xargs -d '\n' -P "$(nproc)" -I{} bash -c '{}'
 grep -h "spill stores" $b/*.log | grep -v " 0 bytes spill stores" || echo "no kernel spills registers"
 grep -h C75 $b/*.log | head -5 || true
-k="$b/tiles.o $b/wide.o $b/cuda_device.o $b/device_memory.o $b/devices.o $b/graph.o $b/experts.o $b/router.o $b/elementwise.o $b/norms.o $b/host_*.o"
+k="$b/tiles.o $b/wide.o $b/cuda_device.o $b/device_memory.o $b/devices.o $b/graph.o $b/experts.o $b/router.o $b/elementwise.o $b/norms.o $b/delta_prepare.o $b/host_*.o"
 $nvcc -arch=sm_90 $b/bench_*.o $k -o $b/bench -ldl
 $nvcc -arch=sm_90 $b/test_*.o $k -o $b/test -lpthread
 if [ "$what" != bench ]; then
@@ -53,6 +53,6 @@ if [ "$what" != bench ]; then
   grep -E "OK \]|FAILED|PASSED|Failure|which is|Which is|differ|columns|parts" "$out/products_test.log" | cut -c1-300 | tail -60
 fi
 if [ "$what" != test ]; then
-  LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:$(dirname "$(find / -name libcublas.so.13 -not -path '/proc/*' 2>/dev/null | head -1)") timeout 240 $b/bench >"$out/products_bench.log" 2>&1 || echo "BENCH: WRONG OR STOPPED"
+  LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}:$(dirname "$(find / -name libcublas.so.13 -not -path '/proc/*' 2>/dev/null | head -1)") timeout 200 $b/bench >"$out/products_bench.log" 2>&1 || echo "BENCH: WRONG OR STOPPED"
   grep -E "TFLOP/s$|TB/s by|floor" "$out/products_bench.log"
 fi

@@ -157,6 +157,7 @@ void product_cases(Report& report) {
     for (const bool mx : {false, true}) {
       expert_case(mx, parts, 8192, 64, report);
       expert_case(mx, parts, 2048, 64, report);
+      expert_case(mx, parts, 512, 64, report);
       for (const std::int64_t rows : {std::int64_t{64}, std::int64_t{32}, std::int64_t{16}, std::int64_t{1}}) expert_case(mx, parts, rows, 0, report);
     }
   }

@@ -11,7 +11,7 @@ namespace palimpsest::cuda {
 namespace plain {
 
 int expert_tile_rows(std::int64_t pairs, std::int64_t num_experts) {
-  return pairs > 64 * num_experts ? kWideExpertRows : pairs > 6 * num_experts ? kManyExpertRows : kExpertTilePairs;
+  return pairs >= 16 * num_experts ? kWideExpertRows : pairs > 6 * num_experts ? kManyExpertRows : kExpertTilePairs;
 }
 
 ExpertParts expert_parts(std::int64_t pairs, std::int64_t width, std::int64_t inter, std::int64_t num_experts) {

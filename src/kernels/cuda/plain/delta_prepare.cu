@@ -9,7 +9,7 @@ namespace {
 
 using namespace plain;
 
-constexpr int kThreads = 128, kEach = 2;  ///< channels a thread, of heads up to 256 wide
+constexpr int kThreads = 128, kEach = 2;  ///< channels a thread, of keys up to 256 wide
 
 /// Where a row belongs: rows [begin, end) of the batch are its sequence's.
 struct Span {
@@ -23,18 +23,52 @@ __device__ float* at(const Tensor& x, const Tensor& tails, const Span& s, std::i
   return as<float>(tails) + s.slot * tails.strides[0] + (tails.sizes[1] + r - s.begin) * tails.strides[1] + c;
 }
 
+constexpr int kTaps = 4;  ///< that are read at once; more by turns
+
+/// What a convolution of one channel reads: asked for before anything is done with it.
+struct Taps {
+  float value[kTaps], weight[kTaps];
+  __device__ void load(const Tensor& x, const Tensor& weights, const Tensor& tails, const Span& s, std::int64_t t, std::int64_t c, bool wanted) {
+    const std::int64_t taps = weights.defined() ? weights.sizes[1] : 1;
+#pragma unroll
+    for (int i = 0; i < kTaps; ++i) {
+      const bool there = wanted && i < taps;
+      value[i] = there ? *at(x, tails, s, t + 1 - taps + i, c) : 0.0f;
+      weight[i] = there && weights.defined() ? as<const float>(weights)[c * taps + i] : 1.0f;
+    }
+  }
+};
+
 /// Convolution and SiLU of channel c. `alone`: the row is its sequence's only one, and this thread moves the channel's tail on.
-__device__ float convolve(const Tensor& x, const Tensor& weight, const Tensor& tails, const Span& s, std::int64_t t, std::int64_t c, bool alone) {
-  float sum = 0;
-  if (!weight.defined()) sum = as<const float>(x)[t * x.strides[0] + c];
+__device__ float convolve(const Taps& first, const Tensor& x, const Tensor& weight, const Tensor& tails, const Span& s, std::int64_t t, std::int64_t c, bool alone) {
   const std::int64_t taps = weight.defined() ? weight.sizes[1] : 0;
-  for (std::int64_t i = 0; i < taps; ++i) {
+  float sum = 0;
+  if (taps == 0) sum = first.value[0];
+#pragma unroll
+  for (int i = 0; i < kTaps; ++i) {
+    if (i >= taps) continue;
+    sum = __fmaf_rn(first.weight[i], first.value[i], sum);
+    if (alone && i > 0) *at(x, tails, s, t - taps + i, c) = first.value[i];
+  }
+  for (std::int64_t i = kTaps; i < taps; ++i) {
     const std::int64_t r = t + 1 - taps + i;
     const float value = *at(x, tails, s, r, c);
     sum = __fmaf_rn(as<const float>(weight)[c * taps + i], value, sum);
-    if (alone && i > 0) *at(x, tails, s, r - 1, c) = value;
+    if (alone) *at(x, tails, s, r - 1, c) = value;
   }
   return sum * sigmoid(sum);
+}
+
+/// Of all threads of the block, in the order of block_sum.
+__device__ float2 block_sums(float x, float y) {
+  __shared__ float2 parts[kThreads / 32];
+  x = warp_sum(x);
+  y = warp_sum(y);
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = {x, y};
+  __syncthreads();
+  float2 sum = parts[0];
+  for (int w = 1; w < kThreads / 32; ++w) sum.x += parts[w].x, sum.y += parts[w].y;
+  return sum;
 }
 
 __global__ void __launch_bounds__(kThreads) prepare(DeltaPrepareArgs a, bool alone) {
@@ -43,30 +77,51 @@ __global__ void __launch_bounds__(kThreads) prepare(DeltaPrepareArgs a, bool alo
   const auto* cu = as<const std::int64_t>(a.rows.cu_seqlens);
   const std::int64_t n = sequence_of(cu, a.rows.slots.sizes[0], t);
   const Span s{cu[n], cu[n + 1], as<const std::int32_t>(a.rows.slots)[n]};
-  if (h < heads) {
-    for (int which = 0; which < 2; ++which) {
-      const Tensor &x = which ? a.k_in : a.q_in, &weight = which ? a.conv_k : a.conv_q, &tails = which ? a.tails_k : a.tails_q, &y = which ? a.k : a.q;
-      float values_of[kEach], squares = 0;
+  const bool of_keys = h < heads, of_values = h < value_heads;
+  Taps q[kEach], k[kEach], v[kEach];
+  float f[kEach], bias[kEach];
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const std::int64_t c = threadIdx.x + i * kThreads;
-        values_of[i] = c < width ? convolve(x, weight, tails, s, t, h * width + c, alone) : 0.0f;
-        squares = __fmaf_rn(values_of[i], values_of[i], squares);
-      }
-      const float factor = (which ? 1.0f : a.q_scale) / sqrtf(block_sum(squares) + a.l2_eps);
+  for (int i = 0; i < kEach; ++i) {
+    const std::int64_t c = threadIdx.x + i * kThreads;
+    q[i].load(a.q_in, a.conv_q, a.tails_q, s, t, h * width + c, of_keys && c < width);
+    k[i].load(a.k_in, a.conv_k, a.tails_k, s, t, h * width + c, of_keys && c < width);
+    v[i].load(a.v_in, a.conv_v, a.tails_v, s, t, h * values + c, of_values && c < values);
+    const bool gated = of_values && c < width;
+    f[i] = gated ? as<const float>(a.gate.f)[(t * value_heads + h) * width + c] : 0.0f;
+    bias[i] = gated ? as<const float>(a.gate.dt_bias)[h * width + c] : 0.0f;
+  }
+  const float rate = of_values ? expf(as<const float>(a.gate.a_log)[h]) : 0.0f;
+  if (of_keys) {
+    float queries[kEach], keys[kEach], squares_q = 0, squares_k = 0;
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        if (const std::int64_t c = threadIdx.x + i * kThreads; c < width) as<float>(y)[(t * heads + h) * width + c] = values_of[i] * factor;
-      }
+    for (int i = 0; i < kEach; ++i) {
+      const std::int64_t c = threadIdx.x + i * kThreads;
+      queries[i] = c < width ? convolve(q[i], a.q_in, a.conv_q, a.tails_q, s, t, h * width + c, alone) : 0.0f;
+      keys[i] = c < width ? convolve(k[i], a.k_in, a.conv_k, a.tails_k, s, t, h * width + c, alone) : 0.0f;
+      squares_q = __fmaf_rn(queries[i], queries[i], squares_q);
+      squares_k = __fmaf_rn(keys[i], keys[i], squares_k);
+    }
+    const float2 squares = block_sums(squares_q, squares_k);
+    const float of_q = a.q_scale / sqrtf(squares.x + a.l2_eps), of_k = 1.0f / sqrtf(squares.y + a.l2_eps);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const std::int64_t c = threadIdx.x + i * kThreads;
+      if (c >= width) continue;
+      as<float>(a.q)[(t * heads + h) * width + c] = queries[i] * of_q;
+      as<float>(a.k)[(t * heads + h) * width + c] = keys[i] * of_k;
     }
   }
-  if (h >= value_heads) return;
-  for (std::int64_t c = threadIdx.x; c < values; c += kThreads)
-    as<float>(a.v)[(t * value_heads + h) * values + c] = convolve(a.v_in, a.conv_v, a.tails_v, s, t, h * values + c, alone);
-  const float rate = expf(as<const float>(a.gate.a_log)[h]);
-  for (std::int64_t c = threadIdx.x; c < width; c += kThreads) {
-    const float f = as<const float>(a.gate.f)[(t * value_heads + h) * width + c] + as<const float>(a.gate.dt_bias)[h * width + c];
-    as<float>(a.gate.g)[(t * value_heads + h) * width + c] = log_decay(a.gate, rate, f);
+  if (!of_values) return;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const std::int64_t c = threadIdx.x + i * kThreads;
+    if (c < values) as<float>(a.v)[(t * value_heads + h) * values + c] = convolve(v[i], a.v_in, a.conv_v, a.tails_v, s, t, h * values + c, alone);
+    if (c < width) as<float>(a.gate.g)[(t * value_heads + h) * width + c] = log_decay(a.gate, rate, f[i] + bias[i]);
+  }
+  for (std::int64_t c = threadIdx.x + kEach * kThreads; c < values; c += kThreads) {
+    Taps wide;
+    wide.load(a.v_in, a.conv_v, a.tails_v, s, t, h * values + c, true);
+    as<float>(a.v)[(t * value_heads + h) * values + c] = convolve(wide, a.v_in, a.conv_v, a.tails_v, s, t, h * values + c, alone);
   }
   if (threadIdx.x == 0) {
     float* beta = as<float>(a.beta) + t * value_heads + h;

@@ -1,0 +1,123 @@
+// What stands between the projections of a page mixer and its recurrence, in one launch: against double, and by steps the bits of all rows at once.
+
+#include <cmath>
+
+#include "gpu/device_test.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/delta_kernels.h"
+#include "support/numeric.h"
+
+namespace palimpsest::test {
+namespace {
+
+class DeltaPrepare : public DeviceTest {
+ protected:
+  struct Shape {
+    std::int64_t heads, width, value_heads, values, taps;
+  };
+  struct Outputs {
+    std::vector<float> q, k, v, g, beta;
+  };
+  static constexpr std::int64_t kRows = 6;
+
+  static double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+  /// Convolution and SiLU of channel c of row t of one sequence without a past.
+  static double convolved(const std::vector<float>& x, const std::vector<float>& weight, const Shape& s, std::int64_t channels, std::int64_t t, std::int64_t c) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < s.taps; ++i) {
+      const std::int64_t r = t + 1 - s.taps + i;
+      if (r >= 0) sum += static_cast<double>(weight[static_cast<std::size_t>(c * s.taps + i)]) * x[static_cast<std::size_t>(r * channels + c)];
+    }
+    return sum * sigmoid(sum);
+  }
+
+  std::vector<float> q_in, k_in, v_in, f, b, conv_q, conv_k, conv_v, a_log, dt_bias;
+
+  /// Rows [first, first + count) of a sequence whose tails are in `tails`.
+  Outputs run(const Shape& s, std::int64_t first, std::int64_t count, const Tensor (&tails)[3]) {
+    const std::int64_t keys = s.heads * s.width, all_values = s.value_heads * s.values, gates = s.value_heads * s.width;
+    const auto rows = [&](std::vector<float>& x, std::int64_t width) { return to_device(Tensor::contiguous(x.data() + first * width, DType::kF32, {count, width})); };
+    const auto weights = [&](std::vector<float>& x, std::int64_t width) { return to_device(Tensor::contiguous(x.data(), DType::kF32, {width, s.taps})); };
+    std::vector<std::int64_t> cu = {0, count};
+    std::vector<std::int32_t> slots = {1};
+    std::vector<float> empty(static_cast<std::size_t>(count * std::max(keys, std::max(all_values, gates))), NAN);
+    const auto result = [&](std::int64_t heads, std::int64_t width) { return to_device(Tensor::contiguous(empty.data(), DType::kF32, {count, heads, width})); };
+    DeltaPrepareArgs a;
+    a.q_in = rows(q_in, keys), a.k_in = rows(k_in, keys), a.v_in = rows(v_in, all_values);
+    a.conv_q = weights(conv_q, keys), a.conv_k = weights(conv_k, keys), a.conv_v = weights(conv_v, all_values);
+    a.tails_q = tails[0], a.tails_k = tails[1], a.tails_v = tails[2];
+    a.rows = {to_device(Tensor::contiguous(cu.data(), DType::kI64, {2})), to_device(Tensor::contiguous(slots.data(), DType::kI32, {1}))};
+    a.q_scale = 0.25f;
+    a.gate = {.f = rows(f, gates).reshape({count, s.value_heads, s.width}), .a_log = to_device(Tensor::contiguous(a_log.data(), DType::kF32, {s.value_heads})),
+              .dt_bias = to_device(Tensor::contiguous(dt_bias.data(), DType::kF32, {gates})), .kind = DecayGateKind::kBounded, .lower_bound = -5, .g = result(s.value_heads, s.width)};
+    a.beta = rows(b, s.value_heads);
+    a.q = result(s.heads, s.width), a.k = result(s.heads, s.width), a.v = result(s.value_heads, s.values);
+    cuda::delta_prepare(a, count == 1, cuda::cuda_device().stream());
+    cuda::cuda_device().wait();
+    Outputs out;
+    const auto fetch = [&](const Tensor& t, std::vector<float>& to) {
+      to.resize(static_cast<std::size_t>(t.numel()));
+      from_device(t, to.data());
+    };
+    fetch(a.q, out.q), fetch(a.k, out.k), fetch(a.v, out.v), fetch(a.gate.g, out.g), fetch(a.beta, out.beta);
+    return out;
+  }
+};
+
+TEST_F(DeltaPrepare, AgreesWithDoubleAndByStepsHasTheSameBits) {
+  for (const Shape& s : {Shape{2, 128, 2, 128, 4}, {2, 64, 4, 320, 4}, {3, 256, 3, 96, 6}, {1, 72, 2, 40, 2}}) {
+    const std::int64_t keys = s.heads * s.width, all_values = s.value_heads * s.values, gates = s.value_heads * s.width;
+    q_in = random_normal(kRows * keys, 1), k_in = random_normal(kRows * keys, 2), v_in = random_normal(kRows * all_values, 3), f = random_normal(kRows * gates, 4);
+    b = random_normal(kRows * s.value_heads, 5), a_log = random_normal(s.value_heads, 6), dt_bias = random_normal(gates, 7);
+    conv_q = random_normal(keys * s.taps, 8), conv_k = random_normal(keys * s.taps, 9), conv_v = random_normal(all_values * s.taps, 10);
+    std::vector<float> zeros(static_cast<std::size_t>(2 * (s.taps - 1) * std::max(keys, all_values)));
+    const auto tails = [&](std::int64_t channels) { return to_device(Tensor::contiguous(zeros.data(), DType::kF32, {2, s.taps - 1, channels})); };
+    const Tensor whole_tails[3] = {tails(keys), tails(keys), tails(all_values)}, step_tails[3] = {tails(keys), tails(keys), tails(all_values)};
+    const Outputs whole = run(s, 0, kRows, whole_tails);
+    for (std::int64_t t = 0; t < kRows; ++t) {
+      const Outputs one = run(s, t, 1, step_tails);
+      const auto same = [&](const std::vector<float>& step, const std::vector<float>& all) {
+        return std::equal(step.begin(), step.end(), all.begin() + t * static_cast<std::int64_t>(step.size()));
+      };
+      EXPECT_TRUE(same(one.q, whole.q) && same(one.k, whole.k) && same(one.v, whole.v) && same(one.g, whole.g) && same(one.beta, whole.beta)) << "row " << t << ", width " << s.width;
+    }
+    for (int i = 0; i < 3; ++i) {
+      std::vector<float> a(static_cast<std::size_t>(whole_tails[i].numel())), c(a.size());
+      from_device(whole_tails[i], a.data());
+      from_device(step_tails[i], c.data());
+      EXPECT_EQ(a, c) << "tail " << i;
+    }
+    // Sums of few terms and of squares, exponentials of numbers below ten: errors of some dozens of roundings.
+    const auto near = [](float got, double want, double size) { return std::abs(got - want) <= 64 * kEpsF32 * size; };
+    std::size_t wrong = 0;
+    for (std::int64_t t = 0; t < kRows; ++t) {
+      for (std::int64_t h = 0; h < s.heads; ++h) {
+        double squares[2] = {};
+        for (std::int64_t c = h * s.width; c < (h + 1) * s.width; ++c) {
+          squares[0] += std::pow(convolved(q_in, conv_q, s, keys, t, c), 2);
+          squares[1] += std::pow(convolved(k_in, conv_k, s, keys, t, c), 2);
+        }
+        for (std::int64_t c = h * s.width; c < (h + 1) * s.width; ++c) {
+          const auto at = static_cast<std::size_t>(t * keys + c);
+          wrong += !near(whole.q[at], 0.25 * convolved(q_in, conv_q, s, keys, t, c) / std::sqrt(squares[0] + 1e-6), 1);
+          wrong += !near(whole.k[at], convolved(k_in, conv_k, s, keys, t, c) / std::sqrt(squares[1] + 1e-6), 1);
+        }
+      }
+      for (std::int64_t c = 0; c < all_values; ++c) wrong += !near(whole.v[static_cast<std::size_t>(t * all_values + c)], convolved(v_in, conv_v, s, all_values, t, c), 16);
+      for (std::int64_t c = 0; c < gates; ++c) {
+        const auto at = static_cast<std::size_t>(t * gates + c);
+        const double x = static_cast<double>(f[at]) + dt_bias[static_cast<std::size_t>(c)];
+        wrong += !near(whole.g[at], -5 * sigmoid(std::exp(static_cast<double>(a_log[static_cast<std::size_t>(c / s.width)])) * x), 50);
+      }
+      for (std::int64_t h = 0; h < s.value_heads; ++h) {
+        const auto at = static_cast<std::size_t>(t * s.value_heads + h);
+        wrong += !near(whole.beta[at], sigmoid(b[at]), 1);
+      }
+    }
+    EXPECT_EQ(wrong, 0U) << "width " << s.width;
+    memory_.clear();
+  }
+}
+
+}  // namespace
+}  // namespace palimpsest::test
