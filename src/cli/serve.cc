@@ -71,7 +71,7 @@ server::ServiceOptions service_options(const Options& options, const Tokenizer& 
 std::shared_ptr<const VisionTower> load_tower(const Options& options, const Model& model, const Tokenizer& tokenizer) {
   try {
     if (!vision_config(options)) return nullptr;
-    const auto tower = VisionTower::load(options.model);
+    const auto tower = VisionTower::load(options.model, std::nullopt, model.device());
     if (!tower) return nullptr;
     check_tower(*tower, model.config());
     ChatPictures::create(tower->config(), tokenizer);

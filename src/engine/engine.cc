@@ -15,6 +15,7 @@
 #include "model/forward.h"
 #include "model/forward_workspace.h"
 #include "model/state_spec.h"
+#include "model/vision/vision_tower.h"
 #include "plan/device_plan.h"
 #include "plan/memory_plan.h"
 #include "runtime/picture.h"
@@ -77,8 +78,8 @@ struct Setup {
     pool.tokens = std::min(pool.tokens, options.list_tokens);
     const StateSpec spec = state_spec(config, options.cache_type, options.page_type);
     plan.lists = list_bytes(spec, pool, plan, where);
-    if (where == DeviceKind::kCpu) plan.cache += options.suspended_bytes;  // in the host's memory everywhere
-    if (plan.pictures > 0) plan.pictures += options.picture_bytes;
+    if (where == DeviceKind::kCpu) plan.cache += options.suspended_bytes;                        // in the host's memory everywhere
+    if (where == DeviceKind::kCpu && plan.pictures > 0) plan.pictures += options.picture_bytes;  // pixels, likewise
   }
 
   EngineOptions options;
@@ -93,7 +94,8 @@ Setup checked_setup(const Model& model, const EngineOptions& options) {
                      model.path().string());
   }
   Setup setup(model, options);
-  require_memory(setup.plan, memory_for(model));
+  // A tower that lies on the model's device is in the plan, and there already.
+  require_memory(setup.plan, memory_for(model) + (options.tower ? options.tower->device_bytes() : 0));
   return setup;
 }
 

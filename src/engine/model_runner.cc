@@ -72,8 +72,8 @@ class ModelRunner final : public PassRunner {
     context_.activations = activations;
     if (!tower) return;
     check_tower(*tower, model_->config());
+    if (context_.on_device() && tower->device() == DeviceKind::kCpu) host_ = std::make_unique<ExecContext>(threads);
     pictures_.emplace(std::move(tower));
-    if (context_.on_device()) host_ = std::make_unique<ExecContext>(threads);
   }
   std::int64_t vocab_size() const override { return model_->config().vocab_size; }
   Rows run(const Batch& batch, StatePool& states, bool with_hidden) override {
@@ -97,7 +97,7 @@ class ModelRunner final : public PassRunner {
   Observer* watcher_ = nullptr;
   Both both_;
   std::optional<PictureRows> pictures_;
-  std::unique_ptr<ExecContext> host_;  ///< where the vision tower computes, when the text model is on a device
+  std::unique_ptr<ExecContext> host_;  ///< where the vision tower computes, when it lies on the host and the text model on a device
 };
 
 }  // namespace

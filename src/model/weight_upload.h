@@ -15,11 +15,17 @@ namespace palimpsest {
 /// embeddings) is copied once.
 class WeightUpload {
  public:
+  /// Of what add() is given.
+  WeightUpload() = default;
   /// Takes note of every weight and expert. The views must stay where they are until run().
   WeightUpload(Weights& weights, std::vector<std::vector<ExpertMatrices>>& experts);
 
   /// Pinned memory of the host that run() takes.
   static constexpr std::int64_t kStagingBytes = 64 << 20;
+
+  /// Takes note of one more; an undefined one is nothing.
+  void add(Tensor& t);
+  void add(Matrix& m);
 
   std::int64_t bytes() const { return bytes_; }
   /// Of which no weight's: weights begin at multiples of 256.
@@ -44,8 +50,6 @@ class WeightUpload {
     std::int64_t offset;
   };
   void add(void*& data, DeviceKind& device, std::int64_t bytes);
-  void add(Tensor& t);
-  void add(Matrix& m);
 
   std::vector<Piece> pieces_;
   std::vector<View> views_;

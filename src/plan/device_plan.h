@@ -17,7 +17,7 @@ struct WeightPlace {
 /// Of an outline or a loaded model, wherever that lies.
 WeightPlace place_weights(const Model& model, DeviceKind where);
 
-/// As in memory_plan.h, for weights at `place`. On a device `pictures` is 0: towers compute on the host.
+/// As in memory_plan.h, for weights at `place`. Towers lie and compute where the weights do.
 MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::int64_t available, std::int64_t sequences, const WeightPlace& place);
 std::int64_t largest_context(const ModelConfig& config, const MemoryPlan& plan, std::int64_t available, DeviceKind where);
 
@@ -28,7 +28,7 @@ std::int64_t list_bytes(const StateSpec& spec, StatePoolOptions pool, const Memo
 struct HostShare {
   std::int64_t logits = 0;    ///< of the next token of every sequence
   std::int64_t results = 0;   ///< pinned: the logits of a pass at most
-  std::int64_t pictures = 0;  ///< as MemoryPlan::pictures
+  std::int64_t pictures = 0;  ///< rows of pictures, which the host keeps
   std::int64_t staging = 0;   ///< pinned, while weights are loaded
   std::int64_t copies = 0;    ///< while weights are loaded: those in another form than stored
   std::int64_t most() const { return std::max(logits + results + pictures, staging + copies); }

@@ -63,13 +63,18 @@ void check_options(const SessionOptions& options, std::int64_t sequences, std::i
   }
 }
 
-/// The tower with what it takes for the largest picture. A checkpoint without one takes nothing.
-std::int64_t picture_bytes(const Model& model, const SessionOptions& options) {
-  if (options.picture_patches == 0) return 0;
+/// The tower with what it takes for the largest picture, and what of that the host keeps for one on a device. A checkpoint without one takes nothing.
+struct PictureBytes {
+  std::int64_t there = 0, kept_by_host = 0;
+};
+PictureBytes picture_bytes(const Model& model, const SessionOptions& options, DeviceKind where) {
+  if (options.picture_patches == 0) return {};
   const auto config = load_vision_config(model.path());
-  if (!config) return 0;
+  if (!config) return {};
   const auto tower = VisionTower::outline(*config);
-  return tower->file_bytes() + picture_rows_bytes(*tower, options.picture_patches, std::max(options.ubatch, options.long_ubatch));
+  const std::int64_t rows = std::max(options.ubatch, options.long_ubatch);
+  return {(where == DeviceKind::kCpu ? tower->file_bytes() : tower->upload_bytes()) + picture_rows_bytes(*tower, options.picture_patches, rows, where),
+          kept_rows_bytes(*tower, options.picture_patches, rows)};
 }
 
 std::string gigabytes(std::int64_t bytes) {
@@ -126,7 +131,7 @@ HostShare host_share(const Model& model, const SessionOptions& options, std::int
   const std::int64_t row = model.config().vocab_size * dtype_size(DType::kF32);
   return {.logits = sequences * row,
           .results = std::max(sequences, score_rows(model.config(), options.ubatch)) * row,
-          .pictures = picture_bytes(model, options),
+          .pictures = picture_bytes(model, options, where).kept_by_host,
           .staging = WeightUpload::kStagingBytes,
           .copies = model.owned_bytes() + model.vector_bytes()};
 }
@@ -151,7 +156,7 @@ MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::i
                                            score_rows(config, options.ubatch), place.where) +
                    (on_host ? threads * kThreadScratch : 0);
   plan.cache = options.cache_bytes;
-  plan.pictures = on_host ? picture_bytes(model, options) : 0;
+  plan.pictures = picture_bytes(model, options, place.where).there;
   plan.context = options.context > 0 ? options.context : resolve_context(config, plan, available);
   plan.lists = list_bytes(spec, pool_options(config, plan), plan, place.where);
   return plan;

@@ -239,11 +239,14 @@ bool PictureRows::want(std::span<const std::int32_t> ids, std::int64_t begin, st
 
 std::unique_ptr<PictureRows::Job> PictureRows::begin(ExecContext& ctx, const Shared& picture) const {
   const std::int64_t width = tower_->config().text_hidden_size, tokens = static_cast<std::int64_t>(picture->ids.size());
-  auto job = std::make_unique<Job>(Job{picture, std::vector<float>(static_cast<std::size_t>(tokens * width)), Arena(vision_workspace_bytes(*tower_, picture->grid()), ctx.device), {}});
+  auto job = std::make_unique<Job>(Job{picture, std::vector<float>(static_cast<std::size_t>(tokens * width)), {}, Arena(vision_workspace_bytes(*tower_, picture->grid()), ctx.device), {}});
+  const auto bytes = tokens * width * static_cast<std::int64_t>(sizeof(float));
+  if (ctx.on_device()) job->on_device = Buffer(bytes, ctx.device);
+  void* const out = ctx.on_device() ? static_cast<void*>(job->on_device.data()) : job->rows.data();
   const Lent lent(ctx.workspace, job->memory);
   job->encoder.emplace(
       ctx, *tower_, picture->grid(), [picture](std::int64_t first, std::int64_t count, float* out) { picture->patches.write_patches(first, count, out); },
-      Tensor::contiguous(job->rows.data(), DType::kF32, {tokens, width}));
+      Tensor::contiguous(out, DType::kF32, {tokens, width}, ctx.device.kind()));
   return job;
 }
 
@@ -260,10 +263,12 @@ bool PictureRows::work(ExecContext& ctx) {
   {
     const Lent lent(ctx.workspace, job->memory);
     more = job->encoder->step();
+    ctx.device.wait();  // so that a piece is done when its time is looked at
   }
   if (more) {
     job_ = std::move(job);
   } else {
+    if (job->on_device.bytes() > 0) ctx.device.copy(job->rows.data(), job->on_device.data(), job->on_device.bytes());
     rows_.emplace(job->picture, std::move(job->rows));
     ++made_;
   }

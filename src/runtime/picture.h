@@ -112,6 +112,7 @@ class PictureIndex {
 /// holds in part, and the rows of a pass), and the tower's for one picture. Belongs to the thread that runs forward.
 class PictureRows {
  public:
+  /// Rows lie on the host, wherever the tower does.
   explicit PictureRows(std::shared_ptr<const VisionTower> tower) : tower_(std::move(tower)) {}
 
   PictureIndex& known() { return known_; }
@@ -121,8 +122,8 @@ class PictureRows {
   void begin_round();
   /// Wants what tokens [begin, end) of a sequence touch. True: all of it is there, until the next work().
   bool want(std::span<const std::int32_t> ids, std::int64_t begin, std::int64_t end);
-  /// Forgets what the round does not want, and makes a piece of what it misses; false: it misses nothing. Throws what memory and devices throw; the
-  /// picture is then begun anew.
+  /// Forgets what the round does not want, and makes a piece of what it misses; false: it misses nothing. The context is of the tower's device, which is
+  /// waited for. Throws what memory and devices throw; the picture is then begun anew.
   bool work(ExecContext& ctx);
 
   /// For tokens [begin, begin + count) of a sequence, in rows of a pass from `first_row` on: puts ids of the vocabulary in the place of those of
@@ -138,6 +139,7 @@ class PictureRows {
   struct Job {
     Shared picture;
     std::vector<float> rows;
+    Buffer on_device;  ///< the rows while they are made, where the tower lies on a device
     Arena memory;
     std::optional<PictureEncoder> encoder;
   };

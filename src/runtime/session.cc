@@ -37,7 +37,7 @@ bool gains_from_long_passes(const ModelConfig& config) {
 }
 
 std::shared_ptr<const VisionTower> tower_for(const Model& model) {
-  auto tower = VisionTower::load(model.path());
+  auto tower = VisionTower::load(model.path(), std::nullopt, model.device());
   if (!tower) throw make_error(ErrorCode::kUnsupported, "{}: the model has no vision tower: it reads no pictures", model.path().string());
   check_tower(*tower, model.config());
   return tower;
@@ -90,10 +90,10 @@ struct Session::Impl {
     const std::int64_t begin = states.length(slot), end = begin + static_cast<std::int64_t>(cache.wanted(slot, max_rows).size());
     pictures->begin_round();
     if (pictures->want(cache.tokens(slot), begin, end)) {
-      (void)pictures->work(tower_context());  // forgets the others
+      (void)pictures->work(context);  // forgets the others
       return true;
     }
-    while (pictures->work(tower_context())) {
+    while (pictures->work(context)) {
       if (!goes_on()) return false;
     }
     return true;
@@ -181,23 +181,17 @@ struct Session::Impl {
     std::int64_t patches = 0;
     for (const auto& picture : more) patches = std::max(patches, picture->grid().patches());
     if (patches <= planned_patches) return;
-    const std::int64_t needed = picture_rows_bytes(pictures->tower(), patches, std::max(ubatch, long_ubatch)), available = machine::available_memory();
+    const bool on_host = pictures->tower().device() == DeviceKind::kCpu;
+    const std::int64_t needed = picture_rows_bytes(pictures->tower(), patches, std::max(ubatch, long_ubatch), pictures->tower().device()),
+                       available = on_host ? machine::available_memory() : context.device.free_memory();
     if (needed > available) {
       throw make_error(ErrorCode::kOutOfMemory, "reading the largest picture takes {} bytes more, {} are available; a smaller picture takes less", needed, available);
     }
     planned_patches = patches;
   }
 
-  /// The vision tower computes on the host, wherever the text model does.
-  ExecContext& tower_context() {
-    if (!context.on_device()) return context;
-    if (!host) host = std::make_unique<ExecContext>(context.pool.size());
-    return *host;
-  }
-
   std::shared_ptr<const Model> model;
   std::optional<PictureRows> pictures;  ///< once there was one
-  std::unique_ptr<ExecContext> host;    ///< of the tower, where the text model is on a device
   std::optional<SessionOrigin> named;
   MemoryPlan plan;
   std::int64_t ubatch, long_ubatch;

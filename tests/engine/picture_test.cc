@@ -25,7 +25,7 @@ struct Eyes {
   Eyes() {
     write_seeing_model(folder.path());
     model = load_model(folder.path());
-    tower = VisionTower::load(folder.path());
+    tower = VisionTower::load(folder.path(), std::nullopt, model->device());
   }
   TempFolder folder;
   std::shared_ptr<const Model> model;

@@ -1,4 +1,5 @@
-// The vision tower against recorded outputs of the published code (float64), and against itself: threads, chunks, other pictures.
+// The vision tower against recorded outputs of the published code (float64), and against itself: threads, chunks, other pictures. With
+// PALIMPSEST_TEST_DEVICE=cuda it computes there.
 
 #include <gtest/gtest.h>
 
@@ -8,14 +9,34 @@
 #include "base/error.h"
 #include "media/patches.h"
 #include "model/vision/vision_tower.h"
+#include "ops/device.h"
+#include "support/fake_device.h"
 #include "support/golden.h"
 #include "support/numeric.h"
 #include "support/shared_data.h"
+#include "support/test_model.h"
 
 namespace palimpsest {
 namespace {
 
 using test::Golden;
+
+Device& device() { return ops::device(test::test_device()); }
+std::shared_ptr<const VisionTower> load_tower(const std::filesystem::path& folder, std::optional<double> eps = std::nullopt) { return VisionTower::load(folder, eps, device()); }
+
+/// Rows on the device, and copied from there.
+struct Rows {
+  Rows(const VisionTower& tower, const PatchGridSize& grid)
+      : tokens(vision_tokens(tower.config(), grid)), width(tower.config().text_hidden_size), memory(tokens * width * 4, device()) {}
+  Tensor view() const { return Tensor::contiguous(memory.data(), DType::kF32, {tokens, width}, device().kind()); }
+  std::vector<float> read() const {
+    std::vector<float> out(static_cast<std::size_t>(tokens * width));
+    device().copy(out.data(), memory.data(), memory.bytes());
+    return out;
+  }
+  std::int64_t tokens, width;
+  Buffer memory;
+};
 
 /// A run of the tower: the projected rows and what the observer saw, by name.
 struct TowerRun {
@@ -24,19 +45,20 @@ struct TowerRun {
 };
 
 TowerRun run_tower(const VisionTower& tower, const PatchGridSize& grid, const float* pixels, int threads = 2) {
-  ExecContext ctx(threads);
+  ExecContext ctx(threads, device());
   ctx.workspace.reserve(vision_workspace_bytes(tower, grid));
   TowerRun run;
-  run.projected.resize(static_cast<std::size_t>(vision_tokens(tower.config(), grid) * tower.config().text_hidden_size));
+  const Rows rows(tower, grid);
   const std::int64_t values = tower.config().patch_values();
   encode_picture(
       ctx, tower, grid, [&](std::int64_t first, std::int64_t count, float* out) { std::copy_n(pixels + first * values, count * values, out); },
-      Tensor::contiguous(run.projected.data(), DType::kF32, {vision_tokens(tower.config(), grid), tower.config().text_hidden_size}),
+      rows.view(),
       [&](const std::string& what, const Tensor& t) {
         auto& all = run.seen[what];
         all.insert(all.end(), t.as<const float>(), t.as<const float>() + t.numel());
       });
   EXPECT_EQ(ctx.workspace.peak(), ctx.workspace.capacity()) << "the plan says exactly what is needed";
+  run.projected = rows.read();
   return run;
 }
 
@@ -72,7 +94,7 @@ constexpr double kRoundoffs = 64 * 0x1.0p-24;
 
 TEST_F(GoldenVision, TowerAndProjector) {
   for (const auto& [variant, eps] : {std::pair{"eps_f32", 1.1920928955078125e-07}, {"eps_2m7", 0x1.0p-7}}) {
-    const auto tower = VisionTower::load(folder, eps);
+    const auto tower = load_tower(folder, eps);
     ASSERT_NE(tower, nullptr);
     for (int number = 0; number < 4; ++number) {
       const Case recorded = recorded_case(*golden, number);
@@ -97,7 +119,7 @@ TEST_F(GoldenVision, TowerAndProjector) {
 }
 
 TEST_F(GoldenVision, ThreadsChangeNoBit) {
-  const auto tower = VisionTower::load(folder);
+  const auto tower = load_tower(folder);
   const Case recorded = recorded_case(*golden, 1);
   const TowerRun one = run_tower(*tower, recorded.grids[0], recorded.pixels.data(), 1);
   for (const int threads : {2, 3, 7}) EXPECT_EQ(run_tower(*tower, recorded.grids[0], recorded.pixels.data(), threads).projected, one.projected) << threads;
@@ -105,7 +127,7 @@ TEST_F(GoldenVision, ThreadsChangeNoBit) {
 
 /// More patches than are computed at once: everything has its place, and the plan is exact (run_tower checks it).
 TEST_F(GoldenVision, PicturesLargerThanAChunk) {
-  const auto tower = VisionTower::load(folder);
+  const auto tower = load_tower(folder);
   const PatchGridSize grid{1, 26, 42};
   std::vector<float> pixels(static_cast<std::size_t>(grid.patches() * tower->config().patch_values()));
   for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<float>(i * 2654435761u % 256) / 127.5f - 1;
@@ -115,26 +137,28 @@ TEST_F(GoldenVision, PicturesLargerThanAChunk) {
 
 /// Attention in pieces of 16 rows, and of all rows of a chunk.
 TEST_F(GoldenVision, PiecesChangeNoBit) {
-  const auto tower = VisionTower::load(folder);
+  const auto tower = load_tower(folder);
   const PatchGridSize grid{1, 26, 42};
   std::vector<std::vector<float>> rows;
   std::vector<int> steps;
   for (const double piece : {1.0, 1e8, 1e30}) {
-    ExecContext ctx(2);
+    ExecContext ctx(2, device());
     ctx.workspace.reserve(vision_workspace_bytes(*tower, grid));
-    rows.emplace_back(static_cast<std::size_t>(vision_tokens(tower->config(), grid) * tower->config().text_hidden_size));
+    const Rows made(*tower, grid);
     PictureEncoder encoder(
         ctx, *tower, grid,
         [&](std::int64_t first, std::int64_t count, float* out) {
           for (std::int64_t i = 0; i < count * tower->config().patch_values(); ++i) out[i] = static_cast<float>((first * 588 + i) * 40503 % 256) / 127.5f - 1;
         },
-        Tensor::contiguous(rows.back().data(), DType::kF32, {vision_tokens(tower->config(), grid), tower->config().text_hidden_size}));
+        made.view());
     encoder.set_piece(piece);
     steps.push_back(0);
     while (encoder.step()) ++steps.back();
     EXPECT_FALSE(encoder.step()) << "it is done";
+    rows.push_back(made.read());
     EXPECT_EQ(rows.back(), rows.front()) << piece;
   }
+  if (test::test_device() != DeviceKind::kCpu) return;  // which takes all rows of a chunk at once
   EXPECT_GT(steps[0], steps[1]);
   EXPECT_GT(steps[1], steps[2]);
 }
@@ -159,8 +183,35 @@ TEST(VisionConfig, MostPatchesBoundEveryPicture) {
   EXPECT_EQ(media::patch_grid(4096, 4096, {}).patches(), 4 * 16641);
 }
 
+/// The same bytes, and no more of the device than plans count.
+TEST_F(GoldenVision, WeightsGoToADevice) {
+  const auto host = VisionTower::load(folder);
+  test::FakeDevice fake;
+  const auto there = VisionTower::load(folder, std::nullopt, fake);
+  EXPECT_EQ(there->device(), DeviceKind::kCuda);
+  EXPECT_EQ(host->device_bytes(), 0);
+  EXPECT_GT(there->device_bytes(), host->file_bytes());
+  EXPECT_LE(there->device_bytes(), VisionTower::outline(host->config())->upload_bytes());
+  const auto same = [](const Tensor& a, const Tensor& b) {
+    EXPECT_EQ(b.device, DeviceKind::kCuda);
+    EXPECT_NE(a.data, b.data);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(b.data) % 256, 0u);
+    return a.bytes() == b.bytes() && std::memcmp(a.data, b.data, static_cast<std::size_t>(a.bytes())) == 0;
+  };
+  const VisionWeights &a = host->weights(), &b = there->weights();
+  EXPECT_TRUE(same(a.positions, b.positions) && same(a.final_layernorm, b.final_layernorm) && same(a.post_norm, b.post_norm));
+  EXPECT_TRUE(same(a.patch_embed.dense, b.patch_embed.dense) && same(a.projector0.dense, b.projector0.dense) && same(a.projector2.dense, b.projector2.dense));
+  for (std::size_t i = 0; i < a.blocks.size(); ++i) {
+    const VisionBlock &x = a.blocks[i], &y = b.blocks[i];
+    EXPECT_TRUE(same(x.norm0, y.norm0) && same(x.norm1, y.norm1)) << i;
+    for (const auto& [m, n] : {std::pair(&x.wq, &y.wq), {&x.wk, &y.wk}, {&x.wv, &y.wv}, {&x.wo, &y.wo}, {&x.fc0, &y.fc0}, {&x.fc1, &y.fc1}}) EXPECT_TRUE(same(m->dense, n->dense)) << i;
+  }
+  test::FakeDevice full(host->file_bytes());
+  EXPECT_THROW(VisionTower::load(folder, std::nullopt, full), Error);
+}
+
 TEST_F(GoldenVision, CountsAndOutline) {
-  const auto tower = VisionTower::load(folder);
+  const auto tower = load_tower(folder);
   const auto outline = VisionTower::outline(tower->config());
   EXPECT_EQ(outline->tensors(), 6 + 2 * 6);
   EXPECT_EQ(outline->tensors(), tower->tensors());

@@ -11,6 +11,7 @@
 #include "support/golden.h"
 #include "support/shared_data.h"
 #include "support/temp_folder.h"
+#include "support/test_model.h"
 
 namespace palimpsest {
 namespace {
@@ -103,7 +104,7 @@ class GoldenPictures : public testing::Test {
     folder = test::shared_path("golden/kimi_k3_vision");
     if (folder.empty()) GTEST_SKIP() << "shared data absent: golden/kimi_k3_vision";
     golden = std::make_unique<test::Golden>(folder / "golden.safetensors");
-    model = Model::load(folder);
+    model = test::load_model(folder);
     config = *load_vision_config(folder);
   }
 
@@ -221,10 +222,10 @@ TEST_F(GoldenPictures, RowsAreThoseOfTheMostUrgent) {
   const Pictures a = pictures(0), b = pictures(1);
   const std::vector<std::int32_t> first = ids(0, a), second = ids(1, b);
   const auto length = [](const auto& ids) { return static_cast<std::int64_t>(ids.size()); };
-  PictureRows rows(VisionTower::load(folder));
+  PictureRows rows(VisionTower::load(folder, std::nullopt, model->device()));
   rows.known().add(a);
   rows.known().add(b);
-  ExecContext ctx(1);
+  ExecContext ctx(1, model->device());
   const auto round = [&](bool a_first) {
     rows.begin_round();
     bool ready[2];

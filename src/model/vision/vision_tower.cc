@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "formats/quote.h"
 #include "model/tensor_problems.h"
+#include "model/weight_upload.h"
 #include "model/weights_check.h"
 #include "ops/ops.h"
 #include "ops/vision_ops.h"
@@ -93,7 +94,7 @@ struct VisionTower::Loader {
   static bool is_ours(std::string_view name) { return name.starts_with("vision_tower.") || name.starts_with("mm_projector."); }
 };
 
-std::shared_ptr<const VisionTower> VisionTower::load(const std::filesystem::path& model, std::optional<double> norm_eps) {
+std::shared_ptr<const VisionTower> VisionTower::load(const std::filesystem::path& model, std::optional<double> norm_eps, Device& device) {
   const auto config = load_vision_config(model);
   if (!config) return nullptr;
   const std::shared_ptr<VisionTower> tower(new VisionTower);
@@ -112,7 +113,30 @@ std::shared_ptr<const VisionTower> VisionTower::load(const std::filesystem::path
     Error error = loader.problems.error("config.json");
     throw error.add_context(model.string());
   }
+  if (device.kind() != DeviceKind::kCpu) tower->upload(device);
   return tower;
+}
+
+void VisionTower::upload(Device& device) {
+  WeightUpload upload;
+  upload.add(weights_.patch_embed);
+  upload.add(weights_.positions);
+  for (VisionBlock& b : weights_.blocks) {
+    for (Matrix* m : {&b.wq, &b.wk, &b.wv, &b.wo, &b.fc0, &b.fc1}) upload.add(*m);
+    for (Tensor* t : {&b.norm0, &b.norm1}) upload.add(*t);
+  }
+  for (Tensor* t : {&weights_.final_layernorm, &weights_.post_norm}) upload.add(*t);
+  for (Matrix* m : {&weights_.projector0, &weights_.projector2}) upload.add(*m);
+  on_device_ = upload.run(device, {});
+  device_ = device.kind();
+  checkpoint_.reset();
+  vectors_.clear();
+}
+
+std::int64_t VisionTower::upload_bytes() const {
+  constexpr std::int64_t kGap = 256;  // a tensor, and a third of wqkv, begins at a multiple of it
+  const std::int64_t vectors = 2 * config_.num_layers * config_.hidden_size + config_.hidden_size + config_.text_hidden_size;
+  return bytes_ + vectors * static_cast<std::int64_t>(sizeof(float)) + kGap * (tensors_ + 2 * config_.num_layers);
 }
 
 std::shared_ptr<const VisionTower> VisionTower::outline(const VisionConfig& config) {
@@ -127,6 +151,7 @@ std::int64_t vision_tokens(const VisionConfig& config, const PatchGridSize& grid
 PictureEncoder::PictureEncoder(ExecContext& ctx, const VisionTower& tower, const PatchGridSize& grid, PatchSource patches, const Tensor& out, VisionObserver observer)
     : ctx_(ctx), config_(tower.config()), weights_(tower.weights()), grid_(grid), patches_(std::move(patches)), out_(out), observer_(std::move(observer)), piece_flops_(kPieceFlops) {
   PALIMPSEST_CHECK(grid.rows % config_.merge == 0 && grid.columns % config_.merge == 0 && grid.frames >= 1 && grid.frames <= config_.max_frames, "a grid of whole tokens");
+  PALIMPSEST_CHECK(ctx.planning() || (ctx.device.kind() == tower.device() && out.device == tower.device()), "the tower computes where its weights lie");
   PALIMPSEST_CHECK(out.dtype == DType::kF32 && out.size(0) == vision_tokens(config_, grid) && out.size(1) == config_.text_hidden_size, "a row a token");
   const std::int64_t heads = config_.num_heads, width = config_.head_dim(), chunk = std::min(kChunk, grid.patches());
   const auto take = [&](std::initializer_list<std::int64_t> shape) { return ctx.workspace.allocate(DType::kF32, shape); };
@@ -197,7 +222,7 @@ bool PictureEncoder::next_chunk(std::int64_t rows, std::int64_t chunk) {
 }
 
 void PictureEncoder::watch(const std::string& what, const Tensor& values) const {
-  if (observer_ && !ctx_.planning()) observer_(what, values);
+  if (observer_ && !ctx_.planning()) observer_(what, ctx_.to_host(values));
 }
 
 Tensor PictureEncoder::allocate(std::int64_t rows, std::int64_t width) const { return ctx_.workspace.allocate(DType::kF32, {rows, width}); }
@@ -216,7 +241,13 @@ void PictureEncoder::project_heads(const Tensor& h, const Matrix& w, const Tenso
 
 void PictureEncoder::embed() {
   const Tensor values = allocate(count_, config_.patch_values());
-  if (!ctx_.planning()) patches_(first_, count_, values.as<float>());
+  if (ctx_.on_device() && !ctx_.planning()) {
+    std::vector<float> cut(static_cast<std::size_t>(values.numel()));
+    patches_(first_, count_, cut.data());
+    ctx_.device.copy(values.data, cut.data(), values.bytes());
+  } else if (!ctx_.planning()) {
+    patches_(first_, count_, values.as<float>());
+  }
   ops::matmul(ctx_, {.x = values, .w = weights_.patch_embed, .y = chunk_of(x_)});
 }
 
@@ -233,11 +264,11 @@ void PictureEncoder::queries() {
   attended_ = 0;
 }
 
-/// Some rows of the chunk against all patches: the longest of the pieces, since it grows with the picture.
+/// Some rows of the chunk against all patches: the longest of the pieces, since it grows with the picture. A device takes all of them at once.
 void PictureEncoder::attend() {
   const double row = 4 * static_cast<double>(grid_.patches() * config_.attention_size);
   const auto most = static_cast<std::int64_t>(std::min(piece_flops_ * ctx_.pool.size() / row, static_cast<double>(kChunk)));
-  const std::int64_t left = count_ - attended_, rows = ctx_.planning() ? left : std::min(std::max<std::int64_t>(most / kFewestRows, 1) * kFewestRows, left);
+  const std::int64_t left = count_ - attended_, rows = ctx_.planning() || ctx_.on_device() ? left : std::min(std::max<std::int64_t>(most / kFewestRows, 1) * kFewestRows, left);
   ops::patch_attention(ctx_, {.q = q_.rows(attended_, rows), .k = k_, .v = v_, .scale = 1 / std::sqrt(static_cast<float>(config_.head_dim())), .o = o_.rows(attended_, rows)});
   attended_ += rows;
 }
@@ -292,11 +323,16 @@ PatchGridSize grid_of(const VisionConfig& config, std::int64_t patches) {
   return {1, whole(patches, columns), columns};
 }
 
-std::int64_t picture_rows_bytes(const VisionTower& tower, std::int64_t patches, std::int64_t rows) {
-  const PatchGridSize grid = grid_of(tower.config(), patches);
+std::int64_t kept_rows_bytes(const VisionTower& tower, std::int64_t patches, std::int64_t rows) {
   // Two pictures in part and small ones in a pass, and the pass's copy.
-  const std::int64_t held = 2 * vision_tokens(tower.config(), grid) + 2 * rows;
-  return vision_workspace_bytes(tower, grid) + held * tower.config().text_hidden_size * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t held = 2 * vision_tokens(tower.config(), grid_of(tower.config(), patches)) + 2 * rows;
+  return held * tower.config().text_hidden_size * static_cast<std::int64_t>(sizeof(float));
+}
+
+std::int64_t picture_rows_bytes(const VisionTower& tower, std::int64_t patches, std::int64_t rows, DeviceKind device) {
+  const PatchGridSize grid = grid_of(tower.config(), patches);
+  const std::int64_t made = vision_tokens(tower.config(), grid) * tower.config().text_hidden_size * static_cast<std::int64_t>(sizeof(float));
+  return vision_workspace_bytes(tower, grid) + (device == DeviceKind::kCpu ? kept_rows_bytes(tower, patches, rows) : made);
 }
 
 }  // namespace palimpsest

@@ -12,6 +12,7 @@
 #include "kernels/op_args.h"
 #include "kernels/vision_args.h"
 #include "model/vision/vision_config.h"
+#include "tensor/buffer.h"
 #include "tensor/exec_context.h"
 
 namespace palimpsest {
@@ -35,12 +36,13 @@ struct VisionWeights {
 };
 
 /// Kimi K3's eyes: from patches of a picture to rows that stand in a prompt in place of token embeddings. Matrices are views of mapped files, as in
-/// Model; immutable, so any threads may share one.
+/// Model, or lie on a device; immutable, so any threads may share one.
 class VisionTower {
  public:
   /// The tower of a model's folder (or .safetensors file). Null where config.json describes none or the checkpoint holds none of its tensors. Throws
-  /// Error: kInvalidFile naming what is missing, extra, mis-shaped or mis-typed. `norm_eps`: instead of VisionConfig's.
-  static std::shared_ptr<const VisionTower> load(const std::filesystem::path& model, std::optional<double> norm_eps = std::nullopt);
+  /// Error: kInvalidFile naming what is missing, extra, mis-shaped or mis-typed; kOutOfMemory where `device` has no room for the weights. `norm_eps`:
+  /// instead of VisionConfig's.
+  static std::shared_ptr<const VisionTower> load(const std::filesystem::path& model, std::optional<double> norm_eps = std::nullopt, Device& device = host_device());
   /// The same without values, for plans: nothing is read but headers, and nothing can be computed with it.
   static std::shared_ptr<const VisionTower> outline(const VisionConfig& config);
 
@@ -49,16 +51,23 @@ class VisionTower {
   std::int64_t tensors() const { return tensors_; }
   std::int64_t parameters() const { return parameters_; }
   std::int64_t file_bytes() const { return bytes_; }  ///< of the tower's tensors
+  DeviceKind device() const { return device_; }       ///< where the weights lie, and contexts must be that run it
+  std::int64_t device_bytes() const { return on_device_.bytes(); }  ///< of the device's memory; 0 on the host
+  /// What device_bytes() is at most on a device: file_bytes(), vectors as F32, and gaps between tensors.
+  std::int64_t upload_bytes() const;
 
  private:
   struct Loader;
   VisionTower() = default;
+  void upload(Device& device);
 
   VisionConfig config_;
   VisionWeights weights_;
   std::int64_t tensors_ = 0, parameters_ = 0, bytes_ = 0;
   std::unique_ptr<formats::Checkpoint> checkpoint_;  ///< null for an outline
   std::vector<std::vector<float>> vectors_;          ///< F32 copies
+  DeviceKind device_ = DeviceKind::kCpu;
+  Buffer on_device_;  ///< the weights, where the device is not the host; files and copies are given back
 };
 
 /// Writes patches [first, first + count) as F32 [count, 3, patch, patch].
@@ -72,12 +81,13 @@ using VisionObserver = std::function<void(const std::string& what, const Tensor&
 std::int64_t vision_tokens(const VisionConfig& config, const PatchGridSize& grid);
 
 /// Tower, merger and projector over one picture, a piece of work after the other, so that who runs it can look up in between: a piece is at most some
-/// ten billion operations a thread, a fraction of a second on a processor. How it is cut changes no bit. Every picture is on its own: nothing depends on
-/// others, nor on threads.
+/// ten billion operations a thread, a fraction of a second on a processor, or a chunk of rows on a device, which is asked for and not waited for. How it
+/// is cut changes no bit. Every picture is on its own: nothing depends on others, nor on threads.
 class PictureEncoder {
  public:
-  /// grid.frames = 1 or more, rows and columns multiples of merge; `out` F32 [vision_tokens, text hidden], complete after the last step. Takes the
-  /// picture's memory from the context's workspace, which must hold vision_workspace_bytes(), and be the same in every step. Tower and context outlive it.
+  /// grid.frames = 1 or more, rows and columns multiples of merge; `out` F32 [vision_tokens, text hidden] on the context's device, which is the tower's;
+  /// complete after the last step. Takes the picture's memory from the context's workspace, which must hold vision_workspace_bytes(), and be the same in
+  /// every step. Tower and context outlive it.
   PictureEncoder(ExecContext& ctx, const VisionTower& tower, const PatchGridSize& grid, PatchSource patches, const Tensor& out, VisionObserver observer = {});
 
   /// The next piece. False when there was none left.
@@ -127,8 +137,10 @@ void encode_picture(ExecContext& ctx, const VisionTower& tower, const PatchGridS
 /// Workspace of encode_picture, found by running it over a measuring arena. Grows with the patches: H + 2 P floats each, and a chunk's activations.
 std::int64_t vision_workspace_bytes(const VisionTower& tower, const PatchGridSize& grid);
 
-/// What runtime/picture.h's PictureRows takes at most, with pictures of at most `patches` patches and passes of at most `rows` rows.
-std::int64_t picture_rows_bytes(const VisionTower& tower, std::int64_t patches, std::int64_t rows);
+/// What runtime/picture.h's PictureRows takes at most of the memory of the tower's device, with pictures of at most `patches` patches and passes of at
+/// most `rows` rows; and for rows that are kept, which lie on the host wherever the tower does (and are among the former there).
+std::int64_t picture_rows_bytes(const VisionTower& tower, std::int64_t patches, std::int64_t rows, DeviceKind device = DeviceKind::kCpu);
+std::int64_t kept_rows_bytes(const VisionTower& tower, std::int64_t patches, std::int64_t rows);
 
 /// A grid of at least `patches` patches, and of hardly more: what a picture of so many takes.
 PatchGridSize grid_of(const VisionConfig& config, std::int64_t patches);
