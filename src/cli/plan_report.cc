@@ -108,7 +108,7 @@ std::string host_text(const PlanReport& r) {
   row("copies", h.copies, "while weights are loaded");
   row("logits", h.logits, "kept for every sequence");
   row("results", h.results, "logits of a pass");
-  row("pictures", h.pictures, "the vision tower computes here");
+  row("pictures", h.pictures, "rows that the vision tower has made");
   row("at most", r.plan.host_total());
   return "\nthe host's memory beside it\n" + table.to_string(2);
 }
