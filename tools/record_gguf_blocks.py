@@ -31,8 +31,8 @@ def record_blocks(rng):
     for name, fields in F16_FIELDS.items():
         kind = gguf.GGMLQuantizationType[name]
         columns, size = gguf.GGML_QUANT_SIZES[kind]
-        wild = rng.integers(0, 256, (16 if columns == 32 else 4, size), dtype=np.uint8)
-        tame = rng.integers(0, 256, (16 if columns == 32 else 4, size), dtype=np.uint8)
+        wild = rng.integers(0, 256, (4 if columns == 32 else 2, size), dtype=np.uint8)
+        tame = rng.integers(0, 256, (4 if columns == 32 else 2, size), dtype=np.uint8)
         for field in fields:
             scale = rng.normal(0, 0.05, len(tame)).astype(np.float16)
             tame[:, field:field + 2] = scale.view(np.uint8).reshape(-1, 2)

@@ -56,6 +56,15 @@ class GoldenModel : public testing::TestWithParam<int> {
   std::unique_ptr<Golden> golden;
   bool value_first = false;
 
+  /// Of long texts a repository may hold every fifth row alone, for its size.
+  void expect_logits(const std::vector<float>& got, const std::string& seq, const std::string& what) const {
+    if (golden->has(seq + ".logits")) return expect_close(got, golden->floats(seq + ".logits"), what);
+    const auto vocab = static_cast<std::size_t>(model->config().vocab_size);
+    std::vector<float> fifth;
+    for (std::size_t i = 0; i < got.size(); i += 5 * vocab) fifth.insert(fifth.end(), got.begin() + static_cast<std::ptrdiff_t>(i), got.begin() + static_cast<std::ptrdiff_t>(i + vocab));
+    expect_close(fifth, golden->floats(seq + ".logits.every5"), what);
+  }
+
   /// Memories of `slot` against the recorded ones.
   void expect_page(const StatePool& states, std::int32_t slot, std::int64_t layer, const std::string& key) const;
   void expect_tails(const StatePool& states, std::int32_t slot, std::int64_t layer, const std::string& key) const;
@@ -119,7 +128,7 @@ TEST_P(GoldenModel, LogitsAndHiddenStatesMatchTheRecording) {
     const std::string seq = "seq" + std::to_string(n);
     ForwardRunner runner(model);
     test::HiddenRecorder recorder;
-    expect_close(runner.run(golden->ids(seq + ".input_ids"), 512, &recorder), golden->floats(seq + ".logits"), seq + ".logits");
+    expect_logits(runner.run(golden->ids(seq + ".input_ids"), 512, &recorder), seq, seq + ".logits");
     // Of long texts some are left out of the repository for their size; of short ones there are all.
     for (std::size_t i = 0; i < recorder.hidden.size(); ++i) {
       const std::string key = seq + ".hidden." + std::to_string(i);
@@ -131,10 +140,9 @@ TEST_P(GoldenModel, LogitsAndHiddenStatesMatchTheRecording) {
 
 TEST_P(GoldenModel, AnyChunkSizeGivesTheSameLogits) {
   const auto ids = golden->ids("seq3.input_ids");
-  const auto want = golden->floats("seq3.logits");
   for (const std::size_t chunk : {1, 2, 3, 5, 16, 64, 131}) {
     ForwardRunner runner(model);
-    expect_close(runner.run(ids, chunk), want, "chunks of " + std::to_string(chunk));
+    expect_logits(runner.run(ids, chunk), "seq3", "chunks of " + std::to_string(chunk));
   }
 }
 
