@@ -242,11 +242,11 @@ std::unique_ptr<PictureRows::Job> PictureRows::begin(ExecContext& ctx, const Sha
   auto job = std::make_unique<Job>(Job{picture, std::vector<float>(static_cast<std::size_t>(tokens * width)), {}, Arena(vision_workspace_bytes(*tower_, picture->grid()), ctx.device), {}});
   const auto bytes = tokens * width * static_cast<std::int64_t>(sizeof(float));
   if (ctx.on_device()) job->on_device = Buffer(bytes, ctx.device);
-  void* const out = ctx.on_device() ? static_cast<void*>(job->on_device.data()) : job->rows.data();
+  void* const made = ctx.on_device() ? static_cast<void*>(job->on_device.data()) : job->rows.data();
   const Lent lent(ctx.workspace, job->memory);
   job->encoder.emplace(
       ctx, *tower_, picture->grid(), [picture](std::int64_t first, std::int64_t count, float* out) { picture->patches.write_patches(first, count, out); },
-      Tensor::contiguous(out, DType::kF32, {tokens, width}, ctx.device.kind()));
+      Tensor::contiguous(made, DType::kF32, {tokens, width}, ctx.device.kind()));
   return job;
 }
 
