@@ -110,9 +110,6 @@ void delta_prefill_cases(Report& report) {
     run({12, one, real, real ? 80.0 : 53.0}, "T=8192", kAll, report);
     run({12, {65536}, real, real ? 750.0 : 550.0}, "T=65536", kAll, report);
     run({96, {65536}, real, 3000}, "T=65536", kAll, report);
-    // Without room for the factors of all chunks: every pass makes its own.
-    run({12, {2048}, real, 0}, "T=2048 least workspace", 0, report);
-    run({12, one, real, 0}, "T=8192 least workspace", 0, report);
   }
 }
 

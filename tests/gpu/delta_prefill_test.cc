@@ -190,9 +190,7 @@ TEST_F(DeltaPrefill, SegmentsOfFewHeads) {
     DeltaCase problem(shape_of({.heads = 2, .value_heads = 2, .gap = 8, .lengths = {2600, 600, 0, 40, 1100}, .past = {100, 0, 5, 510, 1024}}));
     set_speed(problem, speed);
     const DeltaPrefillArgs args = prefill_args(problem);
-    const PrefillResult got = run(args), want = truth(args), own = run(args, 0);  // factors stored once; made by every pass
-    EXPECT_EQ(own.o, got.o) << static_cast<int>(speed);
-    EXPECT_EQ(own.pages, got.pages) << static_cast<int>(speed);
+    const PrefillResult got = run(args), want = truth(args);
     EXPECT_LE(rms_ratio(got.o, want.o), 0.005) << static_cast<int>(speed);
     EXPECT_LE(rms_ratio(got.pages, want.pages), 0.005) << static_cast<int>(speed);
     std::printf("speed %d: RMS ratio o %.1e S %.1e\n", static_cast<int>(speed), rms_ratio(got.o, want.o), rms_ratio(got.pages, want.pages));

@@ -18,7 +18,7 @@ class DeltaPrepare : public DeviceTest {
   struct Outputs {
     std::vector<float> q, k, v, g, beta;
   };
-  static constexpr std::int64_t kRows = 6;
+  static constexpr std::int64_t kRows = 6, kSlots = 4;
 
   static double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
   /// Convolution and SiLU of channel c of row t of one sequence without a past.
@@ -33,26 +33,35 @@ class DeltaPrepare : public DeviceTest {
 
   std::vector<float> q_in, k_in, v_in, f, b, conv_q, conv_k, conv_v, a_log, dt_bias;
 
-  /// Rows [first, first + count) of a sequence whose tails are in `tails`.
-  Outputs run(const Shape& s, std::int64_t first, std::int64_t count, const Tensor (&tails)[3]) {
+  void make_inputs(const Shape& s, std::int64_t rows) {
+    const std::int64_t keys = s.heads * s.width, all_values = s.value_heads * s.values, gates = s.value_heads * s.width;
+    q_in = random_normal(rows * keys, 1), k_in = random_normal(rows * keys, 2), v_in = random_normal(rows * all_values, 3), f = random_normal(rows * gates, 4);
+    b = random_normal(rows * s.value_heads, 5), a_log = random_normal(s.value_heads, 6), dt_bias = random_normal(gates, 7);
+    conv_q = random_normal(keys * s.taps, 8), conv_k = random_normal(keys * s.taps, 9), conv_v = random_normal(all_values * s.taps, 10);
+  }
+
+  /// Rows from `first` on of sequences of such lengths in slots from `slot` on.
+  Outputs run(const Shape& s, std::int64_t first, const std::vector<std::int64_t>& lengths, const Tensor (&tails)[3], std::int32_t slot = 1) {
+    std::vector<std::int64_t> cu = {0};
+    std::vector<std::int32_t> slots;
+    for (const std::int64_t length : lengths) cu.push_back(cu.back() + length), slots.push_back(slot++);
+    const std::int64_t count = cu.back(), sequences = static_cast<std::int64_t>(lengths.size());
     const std::int64_t keys = s.heads * s.width, all_values = s.value_heads * s.values, gates = s.value_heads * s.width;
     const auto rows = [&](std::vector<float>& x, std::int64_t width) { return to_device(Tensor::contiguous(x.data() + first * width, DType::kF32, {count, width})); };
     const auto weights = [&](std::vector<float>& x, std::int64_t width) { return to_device(Tensor::contiguous(x.data(), DType::kF32, {width, s.taps})); };
-    std::vector<std::int64_t> cu = {0, count};
-    std::vector<std::int32_t> slots = {1};
     std::vector<float> empty(static_cast<std::size_t>(count * std::max(keys, std::max(all_values, gates))), NAN);
     const auto result = [&](std::int64_t heads, std::int64_t width) { return to_device(Tensor::contiguous(empty.data(), DType::kF32, {count, heads, width})); };
     DeltaPrepareArgs a;
     a.q_in = rows(q_in, keys), a.k_in = rows(k_in, keys), a.v_in = rows(v_in, all_values);
     a.conv_q = weights(conv_q, keys), a.conv_k = weights(conv_k, keys), a.conv_v = weights(conv_v, all_values);
     a.tails_q = tails[0], a.tails_k = tails[1], a.tails_v = tails[2];
-    a.rows = {to_device(Tensor::contiguous(cu.data(), DType::kI64, {2})), to_device(Tensor::contiguous(slots.data(), DType::kI32, {1}))};
+    a.rows = {to_device(Tensor::contiguous(cu.data(), DType::kI64, {sequences + 1})), to_device(Tensor::contiguous(slots.data(), DType::kI32, {sequences}))};
     a.q_scale = 0.25f;
     a.gate = {.f = rows(f, gates).reshape({count, s.value_heads, s.width}), .a_log = to_device(Tensor::contiguous(a_log.data(), DType::kF32, {s.value_heads})),
               .dt_bias = to_device(Tensor::contiguous(dt_bias.data(), DType::kF32, {gates})), .kind = DecayGateKind::kBounded, .lower_bound = -5, .g = result(s.value_heads, s.width)};
     a.beta = rows(b, s.value_heads);
     a.q = result(s.heads, s.width), a.k = result(s.heads, s.width), a.v = result(s.value_heads, s.values);
-    cuda::delta_prepare(a, count == 1, cuda::cuda_device().stream());
+    cuda::delta_prepare(a, count == sequences, cuda::cuda_device().stream());
     cuda::cuda_device().wait();
     Outputs out;
     const auto fetch = [&](const Tensor& t, std::vector<float>& to) {
@@ -67,15 +76,13 @@ class DeltaPrepare : public DeviceTest {
 TEST_F(DeltaPrepare, AgreesWithDoubleAndByStepsHasTheSameBits) {
   for (const Shape& s : {Shape{2, 128, 2, 128, 4}, {2, 64, 4, 320, 4}, {3, 256, 3, 96, 6}, {1, 72, 2, 40, 2}}) {
     const std::int64_t keys = s.heads * s.width, all_values = s.value_heads * s.values, gates = s.value_heads * s.width;
-    q_in = random_normal(kRows * keys, 1), k_in = random_normal(kRows * keys, 2), v_in = random_normal(kRows * all_values, 3), f = random_normal(kRows * gates, 4);
-    b = random_normal(kRows * s.value_heads, 5), a_log = random_normal(s.value_heads, 6), dt_bias = random_normal(gates, 7);
-    conv_q = random_normal(keys * s.taps, 8), conv_k = random_normal(keys * s.taps, 9), conv_v = random_normal(all_values * s.taps, 10);
+    make_inputs(s, kRows);
     std::vector<float> zeros(static_cast<std::size_t>(2 * (s.taps - 1) * std::max(keys, all_values)));
     const auto tails = [&](std::int64_t channels) { return to_device(Tensor::contiguous(zeros.data(), DType::kF32, {2, s.taps - 1, channels})); };
     const Tensor whole_tails[3] = {tails(keys), tails(keys), tails(all_values)}, step_tails[3] = {tails(keys), tails(keys), tails(all_values)};
-    const Outputs whole = run(s, 0, kRows, whole_tails);
+    const Outputs whole = run(s, 0, {kRows}, whole_tails);
     for (std::int64_t t = 0; t < kRows; ++t) {
-      const Outputs one = run(s, t, 1, step_tails);
+      const Outputs one = run(s, t, {1}, step_tails);
       const auto same = [&](const std::vector<float>& step, const std::vector<float>& all) {
         return std::equal(step.begin(), step.end(), all.begin() + t * static_cast<std::int64_t>(step.size()));
       };
@@ -116,6 +123,32 @@ TEST_F(DeltaPrepare, AgreesWithDoubleAndByStepsHasTheSameBits) {
     }
     EXPECT_EQ(wrong, 0U) << "width " << s.width;
     memory_.clear();
+  }
+}
+
+TEST_F(DeltaPrepare, ManyRowsHaveTheBitsOfEachSequenceAlone) {
+  const Shape s{32, 128, 32, 128, 4};
+  const std::vector<std::int64_t> lengths = {70, 1, 100};  // together in runs of 32 rows, alone a block a row
+  const std::int64_t channels = s.heads * s.width;
+  make_inputs(s, 171);
+  std::vector<float> past = random_normal(kSlots * (s.taps - 1) * channels, 11);
+  const auto tails = [&] { return to_device(Tensor::contiguous(past.data(), DType::kF32, {kSlots, s.taps - 1, channels})); };
+  const Tensor together_tails[3] = {tails(), tails(), tails()}, alone_tails[3] = {tails(), tails(), tails()};
+  const Outputs together = run(s, 0, lengths, together_tails);
+  Outputs alone;
+  std::int64_t first = 0;
+  for (std::size_t n = 0; n < lengths.size(); first += lengths[n++]) {
+    const Outputs one = run(s, first, {lengths[n]}, alone_tails, static_cast<std::int32_t>(n) + 1);
+    const auto append = [](std::vector<float>& to, const std::vector<float>& rows) { to.insert(to.end(), rows.begin(), rows.end()); };
+    append(alone.q, one.q), append(alone.k, one.k), append(alone.v, one.v), append(alone.g, one.g), append(alone.beta, one.beta);
+  }
+  EXPECT_TRUE(bit_equal(together.q, alone.q) && bit_equal(together.k, alone.k) && bit_equal(together.v, alone.v));
+  EXPECT_TRUE(bit_equal(together.g, alone.g) && bit_equal(together.beta, alone.beta));
+  for (int i = 0; i < 3; ++i) {
+    std::vector<float> a(past.size()), c(past.size());
+    from_device(together_tails[i], a.data());
+    from_device(alone_tails[i], c.data());
+    EXPECT_TRUE(bit_equal(a, c)) << "tail " << i;
   }
 }
 

@@ -57,7 +57,9 @@ TowerRun run_tower(const VisionTower& tower, const PatchGridSize& grid, const fl
         auto& all = run.seen[what];
         all.insert(all.end(), t.as<const float>(), t.as<const float>() + t.numel());
       });
-  EXPECT_EQ(ctx.workspace.peak(), ctx.workspace.capacity()) << "the plan says exactly what is needed";
+  // A plan for a device has room for every form in which weights may lie there.
+  if (ctx.on_device()) EXPECT_LE(ctx.workspace.peak(), ctx.workspace.capacity());
+  else EXPECT_EQ(ctx.workspace.peak(), ctx.workspace.capacity()) << "the plan says exactly what is needed";
   run.projected = rows.read();
   return run;
 }

@@ -1,5 +1,5 @@
 // delta_prefill for a gate a channel that is bounded. Many heads: a block a sequence and head. Few heads: plan, summaries of segments, their
-// links, prefill; with the factors of all chunks in memory where they are few (delta_stored.cu).
+// links, prefill.
 
 #include <algorithm>
 
@@ -16,8 +16,6 @@ using sm90::fused::FusedArgs;
 using sm90::fused::Segments;
 
 constexpr std::int64_t kTakenBytes = 256;
-/// Factors of chunks go through memory up to so many bytes, of which L2 holds a good part; beyond, every pass makes its own. The bits are the same.
-constexpr std::int64_t kMostImageBytes = 160 << 20;
 constexpr const char* kName = "delta_prefill";
 
 /// Two sequences of as many heads fill the device, and segments would not pay. By the number of heads alone: the batch must not matter.
@@ -37,7 +35,6 @@ bool contracts(const DeltaInputs& in) {
 
 template <class State, class Out, bool kSummary>
 void launch(const FusedArgs& args, std::int64_t tasks, cudaStream_t stream) {
-  if (args.images != nullptr) return launch_stored(args, kSummary, tasks, stream);
   const std::int64_t blocks = std::min<std::int64_t>(tasks, multiprocessors(kName));
   launch_overlapping(sm90::fused::delta_fused<State, Out, kSummary>, blocks, sm90::fused::kThreads, sm90::fused::kSharedBytes, stream, kName, args, static_cast<unsigned>(tasks));
 }
@@ -57,7 +54,6 @@ void launch_all(const FusedArgs& args, cudaStream_t stream) {
   }
   plan_segments(args, stream);
   const bool cut = args.a.in.q.sizes[0] > std::int64_t{1} << args.s.shift;
-  if (args.images != nullptr) store_factors(args, stream);
   if (cut) {
     launch<State, __nv_bfloat16, true>(args, 2 * args.s.ids * heads, stream);
     link_segments(args, stream);
@@ -72,9 +68,8 @@ void launch_all(const FusedArgs& args, cudaStream_t stream) {
 DeltaWorkspace fused_workspace(std::int64_t rows, std::int64_t sequences, std::int64_t heads) {
   if (!in_segments(heads)) return {};
   const Segments s = segments_of(rows, sequences, heads);
-  const std::int64_t segments = kTakenBytes + warm_bytes(s, heads) + 2 * s.ids * heads * sm90::fused::kMatrixBytes;
-  const std::int64_t images = image_ids(rows, sequences) * heads * sm90::fused::kImageStride;
-  return {segments, segments + (rows > std::int64_t{1} << s.shift && images <= kMostImageBytes ? images : 0)};
+  const std::int64_t bytes = kTakenBytes + warm_bytes(s, heads) + 2 * s.ids * heads * sm90::fused::kMatrixBytes;
+  return {bytes, bytes};
 }
 
 void prefill_fused(const DeltaPrefillArgs& args, cudaStream_t stream) {
@@ -87,8 +82,6 @@ void prefill_fused(const DeltaPrefillArgs& args, cudaStream_t stream) {
   s.warm = reinterpret_cast<int*>(space + kTakenBytes);
   s.states = reinterpret_cast<float*>(space + kTakenBytes + warm_bytes(s, heads));
   s.transitions = reinterpret_cast<unsigned char*>(s.states) + s.ids * heads * sm90::fused::kMatrixBytes;
-  const DeltaWorkspace need = fused_workspace(args.in.q.sizes[0], args.slots.sizes[0], heads);
-  if (need.all > need.least && args.workspace.bytes() >= need.all) fused.images = space + need.least;
   fused.wide = in_wide_rows(args.in.q) && in_wide_rows(args.in.k) && in_wide_rows(args.in.v) && in_wide_rows(args.in.f);
   if (args.pages.dtype == DType::kBF16) launch_all<__nv_bfloat16>(fused, stream);
   else launch_all<float>(fused, stream);

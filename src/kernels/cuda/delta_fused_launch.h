@@ -19,12 +19,6 @@ inline sm90::fused::Segments segments_of(std::int64_t rows, std::int64_t sequenc
   return s;
 }
 
-/// Ids of chunks of 16 tokens: see first_image.
-inline std::int64_t image_ids(std::int64_t rows, std::int64_t sequences) { return rows / 16 + 2 * sequences; }
-/// Factors of all chunks to args.images; the recurrence with them (delta_stored.cu).
-void store_factors(const sm90::fused::FusedArgs& args, cudaStream_t stream);
-void launch_stored(const sm90::fused::FusedArgs& args, bool summary, std::int64_t tasks, cudaStream_t stream);
-
 void plan_segments(const sm90::fused::FusedArgs& args, cudaStream_t stream);
 void link_segments(const sm90::fused::FusedArgs& args, cudaStream_t stream);
 

@@ -10,6 +10,7 @@
 #include "model/weights_check.h"
 #include "ops/ops.h"
 #include "ops/vision_ops.h"
+#include "tensor/measuring_device.h"
 
 namespace palimpsest {
 namespace {
@@ -309,10 +310,13 @@ void encode_picture(ExecContext& ctx, const VisionTower& tower, const PatchGridS
   }
 }
 
-std::int64_t vision_workspace_bytes(const VisionTower& tower, const PatchGridSize& grid) {
-  ExecContext ctx(1);
-  ctx.workspace = Arena::measuring_only();
-  const Tensor out = Tensor::contiguous(reinterpret_cast<void*>(std::uintptr_t{64}), DType::kF32, {vision_tokens(tower.config(), grid), tower.config().text_hidden_size});
+std::int64_t vision_workspace_bytes(const VisionTower& tower, const PatchGridSize& grid) { return vision_workspace_bytes(tower, grid, tower.device()); }
+
+std::int64_t vision_workspace_bytes(const VisionTower& tower, const PatchGridSize& grid, DeviceKind where) {
+  MeasuringDevice device(where);
+  ExecContext ctx(1, device);
+  ctx.workspace = Arena::measuring_only(device);
+  const Tensor out = Tensor::contiguous(reinterpret_cast<void*>(std::uintptr_t{64}), DType::kF32, {vision_tokens(tower.config(), grid), tower.config().text_hidden_size}, where);
   encode_picture(ctx, tower, grid, {}, out);
   return ctx.workspace.peak();
 }
@@ -332,7 +336,7 @@ std::int64_t kept_rows_bytes(const VisionTower& tower, std::int64_t patches, std
 std::int64_t picture_rows_bytes(const VisionTower& tower, std::int64_t patches, std::int64_t rows, DeviceKind device) {
   const PatchGridSize grid = grid_of(tower.config(), patches);
   const std::int64_t made = vision_tokens(tower.config(), grid) * tower.config().text_hidden_size * static_cast<std::int64_t>(sizeof(float));
-  return vision_workspace_bytes(tower, grid) + (device == DeviceKind::kCpu ? kept_rows_bytes(tower, patches, rows) : made);
+  return vision_workspace_bytes(tower, grid, device) + (device == DeviceKind::kCpu ? kept_rows_bytes(tower, patches, rows) : made);
 }
 
 }  // namespace palimpsest

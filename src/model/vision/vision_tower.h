@@ -136,6 +136,8 @@ void encode_picture(ExecContext& ctx, const VisionTower& tower, const PatchGridS
 
 /// Workspace of encode_picture, found by running it over a measuring arena. Grows with the patches: H + 2 P floats each, and a chunk's activations.
 std::int64_t vision_workspace_bytes(const VisionTower& tower, const PatchGridSize& grid);
+/// The same on another device than that on which the tower lies.
+std::int64_t vision_workspace_bytes(const VisionTower& tower, const PatchGridSize& grid, DeviceKind where);
 
 /// What runtime/picture.h's PictureRows takes at most of the memory of the tower's device, with pictures of at most `patches` patches and passes of at
 /// most `rows` rows; and for rows that are kept, which lie on the host wherever the tower does (and are among the former there).

@@ -1,4 +1,4 @@
-// From the projections of a page mixer to what its recurrence reads: a block for each row and head.
+// From the projections of a page mixer to what its recurrence reads: a block for each row and head, or for 32 rows of a head.
 
 #include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/plain/functions.cuh"
@@ -129,6 +129,95 @@ __global__ void __launch_bounds__(kThreads) prepare(DeltaPrepareArgs a, bool alo
   }
 }
 
+// -- many rows -----------------------------------------------------------------------------------------------------------------------------
+
+constexpr int kRun = 32, kGroup = 4;  ///< rows of a block, and of them in flight at once
+
+/// A channel of q, k or v on its way through the rows of a block.
+struct Channel {
+  const Tensor &x, &weights, &tails;
+  std::int64_t c;
+  float weight[kTaps], before[kTaps - 1], next[kGroup];
+
+  __device__ Channel(const Tensor& x, const Tensor& weights, const Tensor& tails, std::int64_t c) : x(x), weights(weights), tails(tails), c(c) {
+    const float4 w = as<const float4>(weights)[c];
+    weight[0] = w.x, weight[1] = w.y, weight[2] = w.z, weight[3] = w.w;
+  }
+  /// What comes before row t of sequence s.
+  __device__ void begin(const Span& s, std::int64_t t) {
+#pragma unroll
+    for (int i = 0; i < kTaps - 1; ++i) before[i] = *at(x, tails, s, t + 1 - kTaps + i, c);
+  }
+  __device__ void fetch(std::int64_t t, int rows) {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) next[i] = i < rows ? as<const float>(x)[(t + i) * x.strides[0] + c] : 0.0f;
+  }
+  /// Row i of those fetched, as convolve() does it.
+  __device__ float step(int i) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kTaps - 1; ++j) sum = __fmaf_rn(weight[j], before[j], sum);
+    sum = __fmaf_rn(weight[kTaps - 1], next[i], sum);
+    before[0] = before[1], before[1] = before[2], before[2] = next[i];
+    return sum * sigmoid(sum);
+  }
+};
+
+/// prepare() for heads of 128 channels with four taps, as many of values as of keys, in the same order: a thread a channel, a block kRun rows.
+__global__ void __launch_bounds__(kThreads) prepare_run(DeltaPrepareArgs a) {
+  __shared__ float2 parts[2][kGroup][kThreads / 32];
+  const std::int64_t first = blockIdx.x * static_cast<std::int64_t>(kRun), h = blockIdx.y, heads = a.q.sizes[1], rows = a.q.sizes[0], thread = threadIdx.x, c = h * kThreads + thread;
+  const auto* cu = as<const std::int64_t>(a.rows.cu_seqlens);
+  std::int64_t n = sequence_of(cu, a.rows.slots.sizes[0], first);
+  Span s{cu[n], cu[n + 1], as<const std::int32_t>(a.rows.slots)[n]};
+  Channel q(a.q_in, a.conv_q, a.tails_q, c), k(a.k_in, a.conv_k, a.tails_k, c), v(a.v_in, a.conv_v, a.tails_v, c);
+  const float bias = as<const float>(a.gate.dt_bias)[c], rate = expf(as<const float>(a.gate.a_log)[h]);
+  q.begin(s, first), k.begin(s, first), v.begin(s, first);
+  const std::int64_t last = min(first + kRun, rows);
+  for (std::int64_t t = first; t < last; t += kGroup) {
+    const int there = static_cast<int>(min(static_cast<std::int64_t>(kGroup), last - t)), half = static_cast<int>(t / kGroup % 2);
+    float f[kGroup], queries[kGroup], keys[kGroup];
+    q.fetch(t, there), k.fetch(t, there), v.fetch(t, there);
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) f[i] = i < there ? as<const float>(a.gate.f)[(t + i) * heads * kThreads + c] : 0.0f;
+    float beta = 0;
+    if (thread < there) beta = as<const float>(a.beta)[(t + thread) * heads + h];
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      if (i < there && t + i == s.end) {
+        while (t + i == cu[n + 1]) ++n;
+        s = {cu[n], cu[n + 1], as<const std::int32_t>(a.rows.slots)[n]};
+        q.begin(s, t + i), k.begin(s, t + i), v.begin(s, t + i);
+      }
+      queries[i] = q.step(i), keys[i] = k.step(i);
+      const float value = v.step(i);
+      if (i < there) {
+        as<float>(a.v)[(t + i) * heads * kThreads + c] = value;
+        as<float>(a.gate.g)[(t + i) * heads * kThreads + c] = log_decay(a.gate, rate, f[i] + bias);
+      }
+      const float2 part = {warp_sum(queries[i] * queries[i]), warp_sum(keys[i] * keys[i])};
+      if (thread % 32 == 0) parts[half][i][thread / 32] = part;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) {
+      float2 squares = parts[half][i][0];
+      for (int w = 1; w < kThreads / 32; ++w) squares.x += parts[half][i][w].x, squares.y += parts[half][i][w].y;
+      if (i >= there) continue;
+      as<float>(a.q)[(t + i) * heads * kThreads + c] = queries[i] * (a.q_scale / sqrtf(squares.x + a.l2_eps));
+      as<float>(a.k)[(t + i) * heads * kThreads + c] = keys[i] * (1.0f / sqrtf(squares.y + a.l2_eps));
+    }
+    if (thread < there) as<float>(a.beta)[(t + thread) * heads + h] = a.beta_scale * sigmoid(beta);
+  }
+}
+
+/// Where there are rows enough to fill the device with runs of them.
+bool in_runs(const DeltaPrepareArgs& a) {
+  const auto fits = [](const Tensor& taps) { return taps.defined() && taps.sizes[1] == kTaps && reinterpret_cast<std::uintptr_t>(taps.data) % 16 == 0; };
+  const std::int64_t rows = a.q.sizes[0], heads = a.q.sizes[1];
+  return a.q.sizes[2] == kThreads && a.v.sizes[2] == kThreads && a.v.sizes[1] == heads && rows * heads >= 128 * kRun && fits(a.conv_q) && fits(a.conv_k) && fits(a.conv_v);
+}
+
 /// The last rows of (tail, x) become the tail of every sequence, a thread a channel.
 struct MoveTail {
   Tensor x, tails;
@@ -148,7 +237,8 @@ struct MoveTail {
 void delta_prepare(const DeltaPrepareArgs& a, bool one_row_each, void* stream) {
   if (a.q.sizes[0] == 0) return;
   const auto heads = static_cast<unsigned>(a.v.sizes[1]);  // a multiple of those of q
-  prepare<<<dim3(static_cast<unsigned>(a.q.sizes[0]), heads), kThreads, 0, stream_of(stream)>>>(a, one_row_each);
+  if (!one_row_each && in_runs(a)) prepare_run<<<dim3(divide_up(a.q.sizes[0], kRun), heads), kThreads, 0, stream_of(stream)>>>(a);
+  else prepare<<<dim3(static_cast<unsigned>(a.q.sizes[0]), heads), kThreads, 0, stream_of(stream)>>>(a, one_row_each);
   check(cudaGetLastError(), "delta_prepare");
   if (one_row_each || !a.conv_q.defined()) return;
   const std::int64_t sequences = a.rows.slots.sizes[0];

@@ -39,7 +39,6 @@ struct Stage {
   static constexpr int kDecay = kScores + 512;                    ///< F32 [128]: 2^G_last, of channels 16 s + 8 t + 2 c + e at 16 s + 4 c + 2 t + e
   static constexpr int kKeyNorm = kDecay + 512, kQueryNorm = kKeyNorm + 64;  ///< F32 [16]: n 2^-58, m 2^-58
   static constexpr int kNote = kQueryNorm + 64;                   ///< Note
-  static constexpr int kImageBytes = kNote;                       ///< what is known without values and pages
   static constexpr int kValues = kDecay + 1024;                   ///< 2 tiles: v, then o where it is BF16
   static constexpr int kBytes = kValues + 2 * kHalf;
 };
@@ -334,8 +333,7 @@ struct Outputs<__nv_bfloat16> {
   __device__ void set(int i, float a, float b) { bits[i] = pack_bf16(a, b); }
 };
 
-/// kPlenty: registers are plenty.
-template <class State, class Out, bool kKeysOnly, bool kPlenty = false>
+template <class State, class Out, bool kKeysOnly>
 struct Recur {
   int thread;
   float s[64];
@@ -392,10 +390,6 @@ struct Recur {
     }
   }
 
-  /// 1, of which the compiler knows nothing: where registers are plenty it would leave out the copy of an accumulator's half, and then serialise all
-  /// products of the kernel (C7511).
-  __device__ static float one() { return __uint_as_float(0x3f800000u + threadIdx.y); }
-
   /// Products with the page as it was before the chunk; `meanwhile` runs beside them.
   template <class F>
   __device__ void chunk(const unsigned char* stage, F meanwhile) {
@@ -421,7 +415,7 @@ struct Recur {
     const float2 n[2] = {*reinterpret_cast<const float2*>(norms), *reinterpret_cast<const float2*>(norms + 8)};
     wgmma_wait<0>();
 #pragma unroll
-    for (int i = 0; i < 8 && !kKeysOnly; ++i) o[i] = kPlenty ? both[8 + i] * one() : both[8 + i];
+    for (int i = 0; i < 8 && !kKeysOnly; ++i) o[i] = both[8 + i];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // tokens 8 (i / 2), rows 8 (i % 2)
       const float2 x = unpack_bf16(v[i]);

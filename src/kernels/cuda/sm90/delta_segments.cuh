@@ -10,8 +10,8 @@
 //   * else: S_end = C + S_start A, with C the end of the segment begun with an empty page, A that of one begun with the unit matrix and
 //     without values. All C and A are made at once, then linked one after the other (link_segments). That is 2.3 times the work.
 //
-// Of up to 16 heads, sequences are also cut half way between, at positions below kFine (below kFineSlow where what came before is not forgotten
-// there): short sequences would not fill the device else.
+// Of up to 16 heads, sequences are also cut half way between, where what came before is forgotten there, at positions below kFine: short
+// sequences would not fill the device else.
 //
 // All of this hangs on positions and on what lies before them, so batch mates and later tokens change no bit.
 
@@ -25,7 +25,7 @@ inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr int kMaxWarm = 8;         ///< chunks before a boundary that may be looked at
 inline constexpr float kForgotten = -26;   ///< log2 of what the past may still count for
 inline constexpr int kMatrixBytes = 128 * 128 * 4;
-inline constexpr std::int64_t kFine = 16384, kFineSlow = 8192;
+inline constexpr std::int64_t kFine = 16384;
 inline constexpr int kAbsent = -1;         ///< of a boundary: sequences are not cut there
 
 /// Where sequences are cut, and what is known there. A multiple of 2^shift tokens is a boundary if as many rows of the batch lie before it.
@@ -45,7 +45,6 @@ struct FusedArgs {
   DeltaPrefillArgs a;
   Segments s;
   int wide = 0;  ///< rows begin at multiples of 16 bytes
-  unsigned char* images = nullptr;  ///< [chunk ids, heads]: factors of chunks (delta_stored.cuh); null: blocks make their own
 
   __device__ std::int64_t heads() const { return a.in.v.sizes[1]; }
   __device__ std::int64_t sequences() const { return a.slots.sizes[0]; }
@@ -58,10 +57,6 @@ struct FusedArgs {
 
 /// Byte offset of A[i, k] in BF16: two tiles of 64 columns; what rounding lost lies 32 KiB further on.
 __device__ inline int transition_offset(int i, int k) { return k / 64 * (128 * 128) + swizzled(i, k % 64); }
-
-/// Factors of chunks of 16 tokens in memory: sequence n owns the chunk ids from cu[n] / 16 + 2 n on; some stay unused.
-inline constexpr std::int64_t kImageStride = 14 * 1024;
-__device__ inline std::int64_t first_image(const FusedArgs& f, std::int64_t n) { return (load_index(f.a.cu_seqlens, n) >> 4) + 2 * n; }
 
 /// The rows of one sequence and its boundaries.
 struct SequenceRows {
@@ -110,7 +105,6 @@ enum class Place : unsigned char { kNone, kEmpty, kUnit, kPage, kState, kTransit
 struct Task {
   std::int64_t row;  ///< of the batch, at position 0 of the first chunk
   unsigned char* out;  ///< of that position
-  const unsigned char* images;  ///< of the first chunk
   const void* load;  ///< the page, for Place::kPage and kState
   void* store;
   int chunks;        ///< -1: there are no more tasks
@@ -138,11 +132,6 @@ struct Task {
     end = static_cast<unsigned char>(span - (chunks - 1) * static_cast<std::int64_t>(kTokens));
     phase = static_cast<unsigned char>((r.past + from_row) / kTokens % 4);
   }
-  /// After both.
-  __device__ void set_images(const FusedArgs& f, const SequenceRows& r, std::int64_t n) {
-    const std::int64_t chunk = (row - r.first + r.past % kTokens) / kTokens;
-    images = f.images + ((first_image(f, n) + chunk) * f.heads() + head) * kImageStride;
-  }
 };
 
 __device__ inline void* page_of(const FusedArgs& f, std::int64_t slot, std::int64_t head) {
@@ -154,9 +143,8 @@ __device__ inline void write_zeros(const FusedArgs& f, const SequenceRows& r, st
   for (std::int64_t i = threadIdx.x % 32; i < r.length * 128; i += 32) store_output(f.a.o, ((r.first + i / 128) * f.heads() + head) * 128 + i % 128, 0);
 }
 
-/// Task t of the prefill, for a warp; false: there is none of this number. kStored: its factors lie in memory.
-template <bool kStored>
-__device__ bool prefill_task(const FusedArgs& f, unsigned t, Task& task) {
+/// Task t of the prefill, for a warp; false: there is none of this number.
+__device__ inline bool prefill_task(const FusedArgs& f, unsigned t, Task& task) {
   const unsigned turn = t / static_cast<unsigned>(f.heads()), head = t - turn * static_cast<unsigned>(f.heads());
   const std::int64_t id = static_cast<std::int64_t>(turn) - f.sequences();
   const std::int64_t n = id < 0 ? sequence_in_turn(f.a.cu_seqlens, f.sequences(), turn) : sequence_of(f, id);
@@ -174,7 +162,6 @@ __device__ bool prefill_task(const FusedArgs& f, unsigned t, Task& task) {
   if (next < r.boundaries && f.absent(r.page_id + 1 + next, head)) ++next;
   task.set_rows(r, id < 0 ? 0 : r.row_of(f, k) - warm * kTokens, next < r.boundaries ? r.row_of(f, next) : r.length);
   task.set_head(f, head);
-  if constexpr (kStored) task.set_images(f, r, n);
   task.quiet = warm;
   task.values = true;
   // A cut sequence's first task may begin after its last one has written the page.
@@ -186,8 +173,7 @@ __device__ bool prefill_task(const FusedArgs& f, unsigned t, Task& task) {
 }
 
 /// Task t of the summaries: C (even) or A (odd) of the segment before a boundary.
-template <bool kStored>
-__device__ bool summary_task(const FusedArgs& f, unsigned t, Task& task) {
+__device__ inline bool summary_task(const FusedArgs& f, unsigned t, Task& task) {
   const unsigned id = t / 2 / static_cast<unsigned>(f.heads()), head = t / 2 - id * static_cast<unsigned>(f.heads());
   const std::int64_t n = sequence_of(f, id);
   const bool unit = t % 2 != 0;
@@ -199,7 +185,6 @@ __device__ bool summary_task(const FusedArgs& f, unsigned t, Task& task) {
   if (unit && (before < 0 || warm > 0)) return false;  // C is S_end already
   task.set_rows(r, before < 0 ? 0 : r.row_of(f, before) - warm * kTokens, r.row_of(f, k));
   task.set_head(f, head);
-  if constexpr (kStored) task.set_images(f, r, n);
   task.quiet = task.chunks;
   task.values = !unit;
   task.from = unit ? Place::kUnit : before < 0 ? Place::kState : Place::kEmpty;
@@ -296,7 +281,7 @@ __global__ void __launch_bounds__(256) plan_segments(const __grid_constant__ Fus
   const std::int64_t position = r.past + r.row_of(f, k);
   const bool half = f.s.halves && (position >> f.s.shift) % 2 != 0;
   const int warm = f.s.may_forget && (!half || position < kFine) ? warm_up(f, r, r.row_of(f, k), head) : 0;
-  if (threadIdx.x == 0) *f.warm(id, head) = half && position >= (warm > 0 ? kFine : kFineSlow) ? kAbsent : warm;
+  if (threadIdx.x == 0) *f.warm(id, head) = half && warm == 0 ? kAbsent : warm;
 }
 
 // -- link --------------------------------------------------------------------------------------------------------------------------------

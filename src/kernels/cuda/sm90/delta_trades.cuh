@@ -6,8 +6,6 @@
 
 namespace palimpsest::cuda::sm90::fused {
 
-inline constexpr int kFetchWarps = 4;  ///< in the place of those that prepare, where factors lie in memory (delta_stored.cuh)
-
 /// What all warps of a block share.
 struct Block {
   const FusedArgs& f;
@@ -19,7 +17,7 @@ struct Block {
 // -- tasks of a block ----------------------------------------------------------------------------------------------------------------------
 
 /// The next task that no block took. Numbers without a task are left out 32 at a time: a question takes about 2 us, and there may be thousands.
-template <bool kSummary, bool kStored>
+template <bool kSummary>
 __device__ void find_task(const Block& b, Task& task, int lane) {
   unsigned* const taken = b.f.s.taken + (kSummary ? 0 : 1);
   while (true) {
@@ -33,7 +31,7 @@ __device__ void find_task(const Block& b, Task& task, int lane) {
     const unsigned mine = t + static_cast<unsigned>(lane);
     const unsigned there = __ballot_sync(~0u, mine >= b.tasks || (kSummary ? summary_may_be(b.f, mine) : prefill_may_be(b.f, mine)));
     if (there & 1) {
-      if (kSummary ? summary_task<kStored>(b.f, t, task) : prefill_task<kStored>(b.f, t, task)) return;
+      if (kSummary ? summary_task(b.f, t, task) : prefill_task(b.f, t, task)) return;
     } else if (lane == 0) {
       atomicMax(taken, t + (there == 0 ? 32u : static_cast<unsigned>(__ffs(static_cast<int>(there))) - 1));
     }
@@ -41,7 +39,7 @@ __device__ void find_task(const Block& b, Task& task, int lane) {
 }
 
 /// Task `number` of this block: the first warp that asks looks for it.
-template <bool kSummary, bool kStored>
+template <bool kSummary>
 __device__ const Task& block_task(const Block& b, int number, int lane) {
   Task& task = b.tail.tasks[number % kTasks];
   volatile int* known = b.tail.numbers + number % kTasks;
@@ -50,7 +48,7 @@ __device__ const Task& block_task(const Block& b, int number, int lane) {
     if (lane == 0) found = atomicCAS(&b.tail.found, number, number + 1);
     if (__shfl_sync(~0u, found, 0) == number) {
       Task mine;
-      find_task<kSummary, kStored>(b, mine, lane);
+      find_task<kSummary>(b, mine, lane);
       if (lane == 0) {
         task = mine;
         __threadfence_block();
@@ -70,9 +68,8 @@ struct Position {
 
 // -- prepare -------------------------------------------------------------------------------------------------------------------------------
 
-template <class Out, bool kSummary, bool kStored = false>
+template <class Out, bool kSummary>
 struct PrepareTrade {
-  static constexpr int kWarps = kStored ? kFetchWarps : kPrepareWarps;
   const Block& b;
   int lane;
   Position at;
@@ -87,12 +84,12 @@ struct PrepareTrade {
   __device__ bool settle() {
     while (at.task < 0 || at.chunk >= task().chunks) {
       if (at.task >= 0) at.chunk -= task().chunks;
-      if (block_task<kSummary, kStored>(b, ++at.task, lane).chunks < 0) return false;
+      if (block_task<kSummary>(b, ++at.task, lane).chunks < 0) return false;
     }
     return true;
   }
   __device__ void next_stage() {
-    stage += kWarps;
+    stage += kPrepareWarps;
     if (stage >= kStages) stage -= kStages, parity ^= 1, reused = true;
   }
 
@@ -134,21 +131,17 @@ struct PrepareTrade {
   }
 };
 
-/// `row`: of the batch, at position 0 of the chunk.
 template <bool kKeysOnly>
-__device__ typename Prepare<kKeysOnly>::Ahead gate_ahead(const DeltaInputs& in, std::int64_t row, int begin, int end, std::int64_t head, int lane) {
+__device__ typename Prepare<kKeysOnly>::Ahead look_ahead(const DeltaInputs& in, const Task& t, int chunk, int lane) {
   typename Prepare<kKeysOnly>::Ahead x;
+  const int begin = chunk == 0 ? t.begin : 0, end = chunk + 1 == t.chunks ? t.end : kTokens;
   x.valid = lane % 16 >= begin && lane % 16 < end;
-  x.beta = fetch_beta(in, row + lane % 16, x.valid, head);
-  x.a_log = __ldg(static_cast<const float*>(in.a_log.data) + head);
-  const float* bias = static_cast<const float*>(in.dt_bias.data) + head * 128 + lane;
+  x.beta = fetch_beta(in, t.row + chunk * kTokens + lane % 16, x.valid, t.head);
+  x.a_log = __ldg(static_cast<const float*>(in.a_log.data) + t.head);
+  const float* bias = static_cast<const float*>(in.dt_bias.data) + t.head * 128 + lane;
 #pragma unroll
   for (int i = 0; i < 4; ++i) x.bias[i] = __ldg(bias + 32 * i);
   return x;
-}
-template <bool kKeysOnly>
-__device__ typename Prepare<kKeysOnly>::Ahead look_ahead(const DeltaInputs& in, const Task& t, int chunk, int lane) {
-  return gate_ahead<kKeysOnly>(in, t.row + chunk * kTokens, chunk == 0 ? t.begin : 0, chunk + 1 == t.chunks ? t.end : kTokens, t.head, lane);
 }
 
 template <class Out, bool kSummary>
@@ -208,9 +201,9 @@ __device__ void prepare_chunks(const Block& b, int number, int lane) {
 
 // -- recur -------------------------------------------------------------------------------------------------------------------------------
 
-template <class State, class Out, bool kSummary, bool kPlenty = false>
+template <class State, class Out, bool kSummary>
 __device__ void recur_chunks(const Block& b) {
-  Recur<State, Out, kSummary, kPlenty> recur{static_cast<int>(threadIdx.x), {}, {}};
+  Recur<State, Out, kSummary> recur{static_cast<int>(threadIdx.x), {}, {}};
   int before = -1;  // stage of the last chunk
   const auto leave = [&] {
     const Note& note = note_of(b.stages + before * Stage::kBytes);
