@@ -142,6 +142,11 @@ void expert_case(bool mx, int parts, std::int64_t rows, int most_before, Report&
 
 void product_cases(Report& report) {
   for (const int parts : {1, 2}) {
+    dense_case("KDA in", false, parts, 1, 2304, {4096, 4096, 4096, 128, 128, 32}, report);
+    dense_case("KDA out", false, parts, 1, 4096, {2304}, report);
+    dense_case("KDA gates", false, parts, 1, 128, {4096, 4096}, report);
+    dense_case("router and shared up", false, parts, 1, 2304, {256, 1024, 1024}, report);
+    dense_case("head", false, parts, 1, 2304, {163840}, report);
     for (const std::int64_t rows : {std::int64_t{8192}, std::int64_t{2048}, std::int64_t{512}}) {
       dense_case("KDA in", false, parts, rows, 2304, {4096, 4096, 4096, 128, 128, 32}, report);
       dense_case("KDA out", false, parts, rows, 4096, {2304}, report);

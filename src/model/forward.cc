@@ -55,6 +55,12 @@ void normalize(ExecContext& ctx, const ModelConfig& config, const NormWeights& w
   else ops::rms_norm(ctx, {.x = x, .weight = w.weight, .eps = eps, .y = y});
 }
 
+/// What a sublayer reads of the stream, normalised.
+void read_normalized(ExecContext& ctx, const ModelConfig& config, ResidualStream& stream, const Tensor& mix, const NormWeights& w, const Tensor& y) {
+  if (w.bias.defined()) normalize(ctx, config, w, stream.read(mix), y);
+  else stream.read_normalized(mix, w.weight, y);
+}
+
 /// Token embeddings, plus those of the positions where they are learned.
 void embed(MixerContext& mix, const Weights& weights, const Tensor& tokens, const Tensor& out) {
   ExecContext& ctx = mix.exec;
@@ -141,17 +147,16 @@ Tensor run_layers(ExecContext& ctx, const Model& model, const Batch& batch, cons
   for (std::int64_t l = 0; l < config.num_layers(); ++l) {
     const LayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
 
-    const Tensor h = stream.read(w.self_attention_res);
+    read_normalized(ctx, config, stream, w.self_attention_res, w.input_layernorm, x);
     if (config.attn_res_block_size > 0 && l % config.attn_res_block_size == 0) stream.bank();
-    normalize(ctx, config, w.input_layernorm, h, x);
     run_mixer(mix, config, w, l, x, stream.output());
     stream.add_output();
 
-    normalize(ctx, config, w.post_attention_layernorm, stream.read(w.mlp_res), x);
+    read_normalized(ctx, config, stream, w.mlp_res, w.post_attention_layernorm, x);
     run_ffn(ctx, config, weights, l, x, stream.output(), inner);
     stream.add_output();
 
-    show(ctx, observer, l + 1, stream.running());
+    if (observer) show(ctx, observer, l + 1, stream.running());
   }
 
   const Tensor last = stream.read(weights.output_attn_res);

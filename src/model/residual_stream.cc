@@ -25,9 +25,18 @@ Tensor ResidualStream::source(std::int64_t index) const {
   return t.reshape({sources_.size(1), sources_.size(2)});
 }
 
-Tensor ResidualStream::running() const { return source(banked_); }
+Tensor ResidualStream::running() {
+  add_pending();
+  return source(banked_);
+}
+
+void ResidualStream::add_pending() {
+  if (pending_) ops::add(ctx_, {.x = output_, .y = source(banked_)});
+  pending_ = false;
+}
 
 Tensor ResidualStream::read(const Tensor& w) {
+  add_pending();
   const std::int64_t read = reads_++;
   if (banked_ == 0) return running();
   AttentionResidualArgs args = {.sources = sources_.rows(0, banked_ + 1), .w = w, .eps = eps_, .y = mixed_, .p = {}};
@@ -37,15 +46,21 @@ Tensor ResidualStream::read(const Tensor& w) {
   return mixed_;
 }
 
+void ResidualStream::read_normalized(const Tensor& w, const Tensor& norm, const Tensor& y) {
+  if (!pending_ || banked_ > 0) return ops::rms_norm(ctx_, {.x = read(w), .weight = norm, .eps = eps_, .y = y});
+  pending_ = false;
+  ops::add_rms_norm(ctx_, {.add = output_, .x = read(w), .weight = norm, .eps = eps_, .y = y});
+}
+
 void ResidualStream::bank() {
   ++banked_;
   empty_ = true;
 }
 
-Tensor ResidualStream::output() const { return empty_ ? running() : output_; }
+Tensor ResidualStream::output() const { return empty_ ? source(banked_) : output_; }
 
 void ResidualStream::add_output() {
-  if (!empty_) ops::add(ctx_, {.x = output_, .y = running()});
+  pending_ = !empty_;
   empty_ = false;
 }
 

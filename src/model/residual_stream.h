@@ -18,22 +18,25 @@ class ResidualStream {
   ResidualStream(ExecContext& ctx, const ModelConfig& config, std::int64_t rows, Observer* observer);
 
   /// The running sum [T, hidden], to be filled with the embedding first.
-  Tensor running() const;
+  Tensor running();
 
   /// What a sublayer reads: the mixture with weight `w` (norm times projection, F32 [hidden]), or the running sum itself where there is
   /// nothing to mix. Valid until the next read; not overwritten by bank() and add().
   Tensor read(const Tensor& w);
+  /// The same through an RMSNorm, to y [T, hidden]: where there is nothing to mix, the output before is added on the way.
+  void read_normalized(const Tensor& w, const Tensor& norm, const Tensor& y);
 
   /// Banks the running sum (as it is, not its mixture) and starts an empty one.
   void bank();
 
   /// Where the next sublayer should write its output: directly into an empty running sum, else into a buffer.
   Tensor output() const;
-  /// Adds what was written to output().
+  /// Adds what was written to output(), at the latest when the stream is read.
   void add_output();
 
  private:
   Tensor source(std::int64_t index) const;
+  void add_pending();
 
   ExecContext& ctx_;
   Observer* const observer_;  ///< may be null
@@ -42,7 +45,8 @@ class ResidualStream {
   Tensor mixed_;    ///< [T, hidden]
   Tensor output_;   ///< [T, hidden]
   std::int64_t banked_ = 0, reads_ = 0;
-  bool empty_ = false;  ///< the running sum was just restarted
+  bool empty_ = false;    ///< the running sum was just restarted
+  bool pending_ = false;  ///< the last output was not added yet
 };
 
 }  // namespace palimpsest

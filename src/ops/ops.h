@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "kernels/add_norm_args.h"
 #include "kernels/delta_args.h"
 #include "tensor/exec_context.h"
 
@@ -14,6 +15,7 @@ void matmul(ExecContext&, const MatmulArgs&);
 /// Products of which none reads what another writes: on a device one launch where their shapes and forms allow it.
 void matmuls(ExecContext&, std::span<const MatmulArgs>);
 void rms_norm(ExecContext&, const RmsNormArgs&);
+void add_rms_norm(ExecContext&, const AddRmsNormArgs&);
 void gated_rms_norm(ExecContext&, const GatedRmsNormArgs&);
 void l2_norm(ExecContext&, const L2NormArgs&);
 void delta_prepare(ExecContext&, const DeltaPrepareArgs&);

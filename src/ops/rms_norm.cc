@@ -1,3 +1,4 @@
+#include "kernels/add_norm_args.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
@@ -12,6 +13,15 @@ void rms_norm(ExecContext& ctx, const RmsNormArgs& args) {
       "x and y are F32 [T, width]");
   PALIMPSEST_CHECK(is_norm_weight(args.weight, args.x.size(1)), "weight is BF16 or F32 [width]");
   if (const Entered op = enter(ctx, Op::kRmsNorm, [&] { return moves(args.x, args.y); })) compute(ctx, args, cpu::rms_norm, cuda::plain::rms_norm);
+}
+
+void add_rms_norm(ExecContext& ctx, const AddRmsNormArgs& a) {
+  if (!ctx.on_device()) {
+    add(ctx, {.x = a.add, .y = a.x});
+    return rms_norm(ctx, {.x = a.x, .weight = a.weight, .eps = a.eps, .y = a.y});
+  }
+  PALIMPSEST_CHECK(same_f32(a.add, a.x) && same_f32(a.x, a.y) && a.x.rank == 2 && is_norm_weight(a.weight, a.x.size(1)), "add, x and y are F32 [T, width], the weight BF16 or F32 [width]");
+  if (const Entered op = enter(ctx, Op::kRmsNorm, [&] { return moves(a.add, a.x, a.x, a.y); })) cuda::plain::add_rms_norm(a, ctx.device.stream());
 }
 
 }  // namespace palimpsest::ops

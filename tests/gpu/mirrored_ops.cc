@@ -116,6 +116,16 @@ void rms_norm(ExecContext&, const RmsNormArgs& args) {
   plain::rms_norm(a, m.stream());
 }
 
+void add_rms_norm(ExecContext&, const AddRmsNormArgs& args) {
+  Mirror m;
+  AddRmsNormArgs a = args;
+  a.add = m.in(args.add);
+  a.x = m.out(args.x);
+  a.weight = m.in(args.weight);
+  a.y = m.out(args.y);
+  plain::add_rms_norm(a, m.stream());
+}
+
 void gated_rms_norm(ExecContext&, const GatedRmsNormArgs& args) {
   Mirror m;
   GatedRmsNormArgs a = args;

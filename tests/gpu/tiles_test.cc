@@ -231,18 +231,25 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
     ref::experts<double>(checked, hidden.data());
     for (const int parts : {1, 2}) {
       std::vector<std::vector<float>> results;
-      for (const int most_rows : {0, 8, 64, 128}) {
-        std::vector<float> y(static_cast<std::size_t>(kRows * width), NAN);
+      const auto run = [&](std::int64_t first, std::int64_t rows, int most_rows) {
+        std::vector<float> y(static_cast<std::size_t>(rows * width), NAN);
         ExpertsArgs a = args;
-        a.x = to_device(args.x), a.ids = to_device(args.ids), a.weights = to_device(args.weights);
+        a.x = to_device(args.x.rows(first, rows)), a.ids = to_device(args.ids.rows(first, rows)), a.weights = to_device(args.weights.rows(first, rows));
         a.experts = there.data();
         a.device_experts = to_device(Tensor::contiguous(table.data(), DType::kU8, {static_cast<std::int64_t>(table.size())})).data;
-        a.y = to_device(Tensor::contiguous(y.data(), DType::kF32, {kRows, width}));
-        cuda::plain::experts(a, inter, parts, poisoned(cuda::plain::experts_workspace_bytes(kRows, kTopK, width, inter, kExperts)), cuda::cuda_device().stream(), most_rows);
+        a.y = to_device(Tensor::contiguous(y.data(), DType::kF32, {rows, width}));
+        cuda::plain::experts(a, inter, parts, poisoned(cuda::plain::experts_workspace_bytes(rows, kTopK, width, inter, kExperts)), cuda::cuda_device().stream(), most_rows);
         cuda::cuda_device().wait();
         from_device(a.y, y.data());
-        results.push_back(y);
-        EXPECT_EQ(differences(y, results[0], width), "") << (mx ? "MXFP4, " : "BF16, ") << parts << " parts, tiles of " << most_rows;
+        return y;
+      };
+      for (const int most_rows : {0, 8, 64, 128}) {
+        results.push_back(run(0, kRows, most_rows));
+        EXPECT_EQ(differences(results.back(), results[0], width), "") << (mx ? "MXFP4, " : "BF16, ") << parts << " parts, tiles of " << most_rows;
+      }
+      for (std::int64_t row = 0; row < kChecked; ++row) {
+        const auto begin = results[0].begin() + row * width;
+        EXPECT_EQ(differences(run(row, 1, 128), std::vector<float>(begin, begin + width), width), "") << (mx ? "MXFP4, " : "BF16, ") << parts << " parts, row " << row << " alone";
       }
       // Activations err by at most 2^-9 of themselves a part, twice.
       double squares = 0, of = 0;

@@ -53,5 +53,17 @@ TEST_P(RmsNorm, InPlace) {
   EXPECT_TRUE(bit_equal(x, y));
 }
 
+TEST_P(RmsNorm, AddsBefore) {
+  for (const std::int64_t width : {std::int64_t{5}, std::int64_t{100}, std::int64_t{2304}}) {
+    std::vector<float> x = random_normal(3 * width, 3), more = random_normal(3 * width, 4), weight = random_normal(width, 5), y(x.size()), want(x.size()), sum = x;
+    ExecContext ctx(1);
+    ops::add_rms_norm(ctx, {.add = f32(more, {3, width}), .x = f32(x, {3, width}), .weight = f32(weight, {width}), .eps = 1e-5f, .y = f32(y, {3, width})});
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
+    ops::rms_norm(ctx, {.x = f32(sum, {3, width}), .weight = f32(weight, {width}), .eps = 1e-5f, .y = f32(want, {3, width})});
+    EXPECT_TRUE(bit_equal(x, sum)) << width;
+    EXPECT_TRUE(bit_equal(y, want)) << width;
+  }
+}
+
 }  // namespace
 }  // namespace palimpsest

@@ -2,6 +2,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/sm90/one_row.cuh"
 #include "kernels/cuda/sm90/streamed_products.cuh"
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
@@ -31,19 +32,40 @@ Works side_by_side(std::span<const Work> products, int outputs) {
   return works;
 }
 
-template <Form kForm, int kMatrices, int kParts, int kTiles>
-void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
-  const Works works = side_by_side(products, 16 * kTiles);
+/// Blocks of so many outputs, which may begin while the kernel before ends.
+void launch_early(void (*kernel)(Works), std::span<const Work> products, int outputs, std::int64_t tiles, int bytes, cudaStream_t stream) {
+  const Works works = side_by_side(products, outputs);
+  if (bytes > 0) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), kName);
   cudaLaunchAttribute early;
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), static_cast<unsigned>(tiles));
   config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
   config.stream = stream;
   config.attrs = &early;
   config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, few_rows<kForm, kMatrices, kParts, kTiles>, works), kName);
+  check(cudaLaunchKernelEx(&config, kernel, works), kName);
+}
+
+template <Form kForm, int kMatrices, int kParts, int kTiles>
+void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
+  launch_early(few_rows<kForm, kMatrices, kParts, kTiles>, products, 16 * kTiles, tiles, 0, stream);
+}
+
+/// One row of x, which fits in shared memory beside the weights that are on their way; scales at multiples of 4 bytes.
+constexpr std::int64_t kMostOneRowBytes = 227 * 1024 - 8192;
+template <Form kForm, int kMatrices, int kParts, int kTiles>
+bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
+  std::int64_t bytes = 0;
+  for (const Work& work : products) {
+    bytes = std::max(bytes, sm90::OneRowShape<kForm, kMatrices, kTiles>::bytes(work.cols, kParts));
+    if (!work.experts && !wide::takes(work.w)) return false;
+  }
+  if (bytes > kMostOneRowBytes) return false;
+  launch_early(sm90::one_row<kForm, kMatrices, kParts, kTiles>, products, 16 * kTiles, tiles, static_cast<int>(bytes), stream);
+  return true;
 }
 template <Form kForm, int kMatrices, int kParts, bool kSplit>
 void many(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
@@ -69,6 +91,7 @@ void dense(std::span<const Work> products, cudaStream_t stream) {
   const std::int64_t rows = products[0].rows, tiles = plain::divide_up(rows, kManyRows);
   std::int64_t outputs = 0;
   for (const Work& work : products) outputs += work.outputs;
+  if (rows == 1 && (outputs < kManyOutputs ? one<kForm, 1, kParts, 1>(products, 1, stream) : one<kForm, 1, kParts, 2>(products, 1, stream))) return;
   if (rows <= kFewRows && outputs < kManyOutputs) few<kForm, 1, kParts, 1>(products, 1, stream);
   else if (rows <= kFewRows) few<kForm, 1, kParts, kForm == Form::kMx ? 2 : 4>(products, 1, stream);
   else if (rows < kUnsplitRows) many<kForm, 1, kParts, true>(products, tiles, stream);
@@ -108,6 +131,13 @@ void experts_streamed(const Work& work, Form form, int matrices, int parts, std:
       if (matrices == 2) streamed<Form::kMx, 2, p.value, 1>(work, most_tiles, stream);
       else streamed<Form::kMx, 1, p.value, 2>(work, most_tiles, stream);
     }
+  });
+}
+
+void experts_one(const Work& work, Form form, int matrices, int parts, std::int64_t pairs, cudaStream_t stream) {
+  with_form(form, parts, [&](auto f, auto p) {
+    if (matrices == 2 ? one<f.value, 2, p.value, 1>({&work, 1}, pairs, stream) : one<f.value, 1, p.value, 2>({&work, 1}, pairs, stream)) return;
+    experts_few(work, form, matrices, parts, pairs, stream);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "kernels/add_norm_args.h"
 #include "kernels/cuda/activation_kernels.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/delta_kernels.h"
@@ -63,6 +64,7 @@ namespace plain {
 void embedding(const EmbeddingArgs&, void*) { unsupported(); }
 void matmul(const MatmulArgs&, void*) { unsupported(); }
 void rms_norm(const RmsNormArgs&, void*) { unsupported(); }
+void add_rms_norm(const AddRmsNormArgs&, void*) { unsupported(); }
 void gated_rms_norm(const GatedRmsNormArgs&, void*) { unsupported(); }
 void l2_norm(const L2NormArgs&, void*) { unsupported(); }
 void short_conv(const ShortConvArgs&, void*) { unsupported(); }

@@ -214,7 +214,8 @@ void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile
     return wide::experts(up, down, form, parts, p.most_wide_tiles, reinterpret_cast<std::uint8_t*>(p.outputs), reinterpret_cast<std::uint8_t*>(p.hidden), stream);
   }
   const bool stream_weights = may_stream && pairs >= kStreamedPairs && tiles::streams(up, down, form, parts);
-  const auto run = many ? tiles::experts_many : stream_weights ? tiles::experts_streamed : tiles::experts_few;
+  const bool one_row = may_stream && needs_no_list(a, tile_rows);
+  const auto run = many ? tiles::experts_many : stream_weights ? tiles::experts_streamed : one_row ? tiles::experts_one : tiles::experts_few;
   run(up, form, 2, parts, most_tiles, stream);
   run(down, form, 1, parts, most_tiles, stream);
 }

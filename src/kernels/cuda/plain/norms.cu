@@ -1,5 +1,6 @@
 // What works on one row at a time: norms, sums, feature maps, attention over depth. A block a row; sums run over lanes, then warps.
 
+#include "kernels/add_norm_args.h"
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/launch.cuh"
 #include "kernels/cuda/plain_kernels.h"
@@ -28,21 +29,30 @@ struct RmsRow {
   }
 };
 
-/// The same for rows of whole vectors: a block of 512 reads a row once, up to 8192 numbers.
-__global__ void __launch_bounds__(512) rms_vectors(RmsNormArgs a) {
+/// The same for rows of whole vectors: a block of 512 reads a row once, up to 8192 numbers. kAdd: a.x += added before.
+template <bool kAdd>
+__global__ void __launch_bounds__(512) rms_vectors(RmsNormArgs a, const float4* added) {
   constexpr int kEach = 4;
   __shared__ float parts[16];
   cudaTriggerProgrammaticLaunchCompletion();
   const std::int64_t t = blockIdx.x, vectors = a.x.sizes[1] / 4;
-  const auto* x = reinterpret_cast<const float4*>(as<const float>(a.x) + t * a.x.strides[0]);
+  auto* x = reinterpret_cast<float4*>(as<float>(a.x) + t * a.x.strides[0]);
   const auto* weight = as<const float4>(a.weight);
-  float4 v[kEach], w[kEach];
+  float4 v[kEach], w[kEach], more[kEach];
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const std::int64_t c = threadIdx.x + i * 512;
     v[i] = c < vectors ? x[c] : float4{};
     w[i] = c < vectors ? weight[c] : float4{};
+    if constexpr (kAdd) more[i] = c < vectors ? added[t * vectors + c] : float4{};
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if constexpr (kAdd) {
+      v[i] = {v[i].x + more[i].x, v[i].y + more[i].y, v[i].z + more[i].z, v[i].w + more[i].w};
+      if (const std::int64_t c = threadIdx.x + i * 512; c < vectors) x[c] = v[i];
+    }
     sum = __fmaf_rn(v[i].x, v[i].x, __fmaf_rn(v[i].y, v[i].y, __fmaf_rn(v[i].z, v[i].z, __fmaf_rn(v[i].w, v[i].w, sum))));
   }
   sum = warp_sum(sum);
@@ -158,13 +168,25 @@ struct ResidualRow {
 
 }  // namespace
 
-void rms_norm(const RmsNormArgs& a, void* stream) {
+static bool takes_vectors(const RmsNormArgs& a) {
   const std::int64_t width = a.x.sizes[1];
-  if (width < 512 || width > 8192 || width % 4 != 0 || a.weight.dtype != DType::kF32 || !in_vectors(a.x) || !in_vectors(a.y) || !in_vectors(a.weight))
-    return for_each_row(a.x.sizes[0], a.x.sizes[1], RmsRow{a}, stream, "rms_norm");
+  return width >= 512 && width <= 8192 && width % 4 == 0 && a.weight.dtype == DType::kF32 && in_vectors(a.x) && in_vectors(a.y) && in_vectors(a.weight);
+}
+void rms_norm(const RmsNormArgs& a, void* stream) {
+  if (!takes_vectors(a)) return for_each_row(a.x.sizes[0], a.x.sizes[1], RmsRow{a}, stream, "rms_norm");
   if (a.x.sizes[0] == 0) return;
-  rms_vectors<<<static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream)>>>(a);
+  rms_vectors<false><<<static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream)>>>(a, nullptr);
   check(cudaGetLastError(), "rms_norm");
+}
+void add_rms_norm(const AddRmsNormArgs& a, void* stream) {
+  const RmsNormArgs norm = {.x = a.x, .weight = a.weight, .eps = a.eps, .y = a.y};
+  if (!takes_vectors(norm) || !in_vectors(a.add)) {
+    add({.x = a.add, .y = a.x}, stream);
+    return rms_norm(norm, stream);
+  }
+  if (a.x.sizes[0] == 0) return;
+  rms_vectors<true><<<static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream)>>>(norm, as<const float4>(a.add));
+  check(cudaGetLastError(), "add_rms_norm");
 }
 void gated_rms_norm(const GatedRmsNormArgs& a, void* stream) {
   for_each_row(a.x.sizes[0] * a.x.sizes[1], a.x.sizes[2], GatedRow{a}, stream, "gated_rms_norm");
