@@ -84,6 +84,7 @@ void GoldenModel::expect_page(const StatePool& states, std::int32_t slot, std::i
       for (std::int64_t k = 0; k < shape[1]; ++k)
         for (std::int64_t v = 0; v < shape[2]; ++v, ++i) mine[static_cast<std::size_t>(i)] = page[static_cast<std::size_t>((h * shape[2] + v) * shape[1] + k)];
   }
+  mine.resize(stored.size());  // the first heads alone where a repository leaves out the others
   expect_close(mine, stored, key);
 }
 
@@ -156,7 +157,6 @@ TEST_P(GoldenModel, OnADeviceChunksChangeNoBit) {
 
 TEST_P(GoldenModel, AnySplitOfAPromptGivesTheSameLogits) {
   const auto ids = golden->ids("seq2.input_ids");
-  const auto want = golden->floats("seq2.logits");
   ForwardRunner runner(model);
   for (std::size_t split = 1; split < ids.size(); ++split) {
     const std::int32_t slot = runner.states.acquire();
@@ -166,7 +166,7 @@ TEST_P(GoldenModel, AnySplitOfAPromptGivesTheSameLogits) {
     const auto rest = runner.pass(std::span(&parts[1], 1), std::span(&slot, 1));
     got.insert(got.end(), rest.begin(), rest.end());
     runner.states.release(slot);
-    expect_close(got, want, "split at " + std::to_string(split));
+    expect_logits(got, "seq2", "split at " + std::to_string(split));
   }
 }
 
