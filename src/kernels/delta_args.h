@@ -21,6 +21,9 @@ enum class DeltaGate : std::uint8_t {
   kSoftplus,  ///< -exp(a_log) * softplus(f + dt_bias)                     (Kimi Linear, Gated DeltaNet)
 };
 
+/// A slot that says: these rows are of another call. Nothing of them is read or written.
+inline constexpr std::int32_t kRowsOfOthers = -2;
+
 /// q, k, v and gates as the projections give them, and how they are made ready. Inputs are BF16, F16 or F32, all of one type; the last dimension
 /// has unit stride, rows and heads may lie apart.
 struct DeltaInputs {
@@ -81,7 +84,7 @@ struct DeltaStepArgs {
   DeltaNorm norm;
   Tensor pages;       ///< F32 or BF16 [slots, HV, V, K], updated in place; may be strided in its first dimension
   Tensor cu_seqlens;  ///< I32 or I64 [N + 1], read on the device only; absent: R = N, one row a sequence
-  Tensor slots;       ///< I32 [N]; each slot at most once. -1: the rows of o become 0 and nothing else is read or written
+  Tensor slots;       ///< I32 [N]; each slot at most once. -1: the rows of o become 0 and nothing else is read or written; or kRowsOfOthers
   Tensor snapshots;       ///< type of pages, [snapshot slots, HV, V, K]: the page after a row; absent: none
   Tensor snapshot_slots;  ///< I32 [R], -1: none
   Tensor o;               ///< [R, HV, V], BF16, F16 or F32
@@ -94,12 +97,15 @@ struct DeltaPrefillArgs {
   DeltaInputs in;
   Tensor pages;       ///< as in DeltaStepArgs
   Tensor cu_seqlens;  ///< I32 or I64 [N + 1], read on the device only
-  Tensor slots;       ///< I32 [N]; -1: the rows of o become 0 and nothing else is read or written
+  Tensor slots;       ///< I32 [N]; -1: the rows of o become 0 and nothing else is read or written; or kRowsOfOthers
   Tensor past;        ///< I64 [N]: tokens the sequence held before this batch; absent: 0
   Tensor snapshots;       ///< type of pages, [snapshot slots, HV, V, K]: the page after a row; absent: none
   Tensor snapshot_slots;  ///< I32 [R], -1: none. Read where a row's position + 1 is a multiple of 64, elsewhere ignored
   Tensor o;           ///< [R, HV, V], BF16, F16 or F32
   Tensor workspace;   ///< U8, at least the bytes that delta_prefill_workspace() names; contents do not matter before or after
+  /// Chunk after chunk, never in segments, which few heads take else and which begin anew where the rows of a batch do: then a sequence that is
+  /// cut at a multiple of 64 has the same bits.
+  bool in_turn = false;
 };
 
 }  // namespace palimpsest

@@ -31,6 +31,8 @@ struct LatentDecodeArgs {
 /// Prefill in materialised form: causal attention of ragged queries over keys and values that lie ready, keys_n = cu_keys[n+1] - cu_keys[n] rows
 /// of sequence n, the last of which belong to its queries: query i of rows_n sees key j where j <= keys_n - rows_n + i.
 ///     s_j = scale (q_nope . k_j + q_pe . k_pe_j)      o_h = sum_j softmax(s)_j v_j      o <- o * sigmoid(gate)
+/// Sequences without keys are passed over. Keys may come by windows, one call for each: what one leaves in o and carry the next goes on from, with
+/// the bits of one call.
 struct LatentPrefillArgs {
   Tensor q;           ///< BF16 [R, H, dn + p]
   Tensor k;           ///< BF16 [S, H, dn]; S = rows of all keys
@@ -41,6 +43,10 @@ struct LatentPrefillArgs {
   float scale = 1;
   Tensor gate;  ///< BF16 [R, H, dv]; absent: no gate
   Tensor o;     ///< [R, H, dv], contiguous, BF16 or F32
+  Tensor carry;  ///< F32 [R, H, 8]; absent: all keys are there. Else o is F32, cu_keys is of the keys that are there, and:
+  Tensor past;   ///< I64 [N]: query i sees the keys of the first past[n] + i + 1 positions
+  std::int64_t window = 0;       ///< position of a sequence's first key that is there, a multiple of 128
+  std::int64_t window_keys = 0;  ///< how many are there of a sequence that has as many, a multiple of 128
 };
 
 }  // namespace palimpsest

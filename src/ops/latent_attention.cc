@@ -6,9 +6,12 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cuda/latent_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/product_workspace.h"
+#include "kernels/cuda/tile_kernels.h"
 #include "ops/front_door.h"
 #include "ops/latent_checks.h"
 #include "ops/ops.h"
+#include "ops/prompts.h"
 #include "ops/tensor_checks.h"
 #include "ops/weight_checks.h"
 
@@ -47,8 +50,8 @@ std::int64_t slab_bytes(const LatentAttentionArgs& a) {
   return cuda::latent_decode_workspace(std::min(a.q.size(0), kSlabRows), a.q.size(1), std::int64_t{1} << 30);
 }
 
-/// Each row as a sequence of its own, in the absorbed form whatever args.form says, so that how a prompt is cut changes no bit.
-void attend_in_slabs(ExecContext& ctx, const LatentAttentionArgs& a) {
+/// Absorbed, each row as a sequence of its own: the rows that `rule` does not ask for.
+void attend_in_slabs(ExecContext& ctx, const LatentAttentionArgs& a, const PromptRule& rule) {
   const ArenaScope scope(ctx.workspace);
   const std::int64_t rows = a.q.size(0);
   const Tensor slots = ctx.workspace.allocate(DType::kI32, {rows}), past = ctx.workspace.allocate(DType::kI64, {rows}),
@@ -58,12 +61,102 @@ void attend_in_slabs(ExecContext& ctx, const LatentAttentionArgs& a) {
   const auto* before = a.past.on_host<std::int64_t>();
   std::uint64_t longest = 256;  // a power of two: passes that are alike stay so while lists grow
   for (std::int64_t n = 0; n < a.past.size(0); ++n) longest = std::max(longest, std::bit_ceil(static_cast<std::uint64_t>(before[n] + cu[n + 1] - cu[n])));
-  for (std::int64_t first = 0; first < rows; first += kSlabRows) {
-    const std::int64_t count = std::min(kSlabRows, rows - first);
+  const auto attend = [&](std::int64_t first, std::int64_t count) {
     cuda::latent_decode({.q = a.q.rows(first, count), .kv_b = a.kv_b.dense, .list = a.list, .cu_seqlens = {}, .slots = slots.rows(first, count),
                          .past = past.rows(first, count), .scale = a.scale, .gate = {}, .o = a.o.rows(first, count), .workspace = workspace},
                         static_cast<std::int64_t>(longest), ctx.device.stream());
+  };
+  const auto attend_run = [&](std::int64_t first, std::int64_t end) {
+    for (; first < end; first += kSlabRows) attend(first, std::min(kSlabRows, end - first));
+  };
+  std::int64_t run = 0;  // where the rows began that lie side by side
+  for (std::int64_t n = 0; n < a.past.size(0); ++n) {
+    const std::int64_t prompt = rule(before[n], cu[n + 1] - cu[n]);
+    if (prompt == 0) continue;
+    attend_run(run, cu[n]);
+    run = cu[n] + prompt;
   }
+  attend_run(run, rows);
+}
+
+/// By multiply-adds unless the caller wants forms to follow from positions.
+PromptRule rule_of(const LatentAttentionArgs& a) {
+  if (a.form == LatentForm::kAbsorbed) return PromptRule::nothing();
+  if (a.form != LatentForm::kAuto) return {};
+  const std::int64_t r = a.kv_b.cols(), heads = a.kv_b.rows() / a.q.size(1);
+  return {.more_a_pair = 2 * r - heads, .a_token = r * heads};
+}
+
+/// What rows in the materialised form need: a window of keys at a time, so that memory does not grow with lists.
+struct PromptRoom {
+  cuda::PromptSplit split;
+  Tensor q;              ///< BF16, of all rows
+  Tensor cu_keys;
+  Tensor latents, k_pe;  ///< of a window
+  Tensor kv;             ///< BF16 [window, H (dn + dv)]
+  Tensor product, image;  ///< of a few of its rows, before it is rounded
+  Tensor carry;
+
+  PromptRoom(Arena& arena, const LatentAttentionArgs& a) : split(allocate_split(arena, a.past.size(0))) {
+    const std::int64_t rows = a.q.size(0), heads = a.q.size(1), window = cuda::window_rows(a.past.size(0)), r = a.kv_b.cols(), width = a.kv_b.rows();
+    q = arena.allocate(DType::kBF16, {rows, heads, a.q.size(2)});
+    cu_keys = arena.allocate(DType::kI64, {2 * a.past.size(0) + 1});
+    latents = arena.allocate(DType::kF32, {window, r});
+    k_pe = arena.allocate(DType::kBF16, {window, a.list.width() - r});
+    kv = arena.allocate(DType::kBF16, {window, width});
+    product = arena.allocate(DType::kF32, {cuda::kWindowRows, width});
+    const MatmulArgs most = {.x = latents.rows(0, cuda::kWindowRows), .w = a.kv_b, .y = product};
+    image = arena.allocate(DType::kU8, {cuda::tile_workspace_bytes({&most, 1}, 1)});
+    carry = arena.allocate(DType::kF32, {rows, heads, 8});
+  }
+};
+
+/// Keys and values [S, H, ...] of the first S rows of kv: columns [begin, begin + width) of each head.
+Tensor of_heads(const Tensor& kv, std::int64_t S, std::int64_t heads, std::int64_t begin, std::int64_t width) {
+  const std::int64_t of_head = kv.size(1) / heads;
+  Tensor t = kv.reshape({kv.size(0), heads, of_head}).rows(0, S);
+  t.data = t.as<std::uint16_t>() + begin;
+  t.sizes[2] = width;
+  return t;
+}
+
+/// Materialised: the rows that `rule` asks for. Latents are BF16 as they lie in the list, so their products have one part.
+void attend_prompts(ExecContext& ctx, const LatentAttentionArgs& a, const PromptRule& rule, const PromptCount& count) {
+  const ArenaScope scope(ctx.workspace);
+  const PromptRoom room(ctx.workspace, a);
+  void* const stream = ctx.device.stream();
+  const std::int64_t heads = a.q.size(1), dv = a.o.size(2), dn = a.kv_b.rows() / heads - dv, N = a.past.size(0);
+  const auto *cu = a.rows.cu_seqlens.on_host<std::int64_t>(), *past = a.past.on_host<std::int64_t>();
+  cuda::split_prompts(a.rows, a.past, rule, room.split, stream);
+  const cuda::Rounding queries = {a.q, room.q};
+  cuda::round_to_bf16({&queries, 1}, stream);
+  const std::int64_t window = cuda::window_keys(N, count.sequences);
+  for (std::int64_t first = 0; first < count.most_keys; first += window) {
+    std::int64_t S = 0;
+    for (std::int64_t n = 0; n < N; ++n) {
+      const std::int64_t prompt = rule(past[n], cu[n + 1] - cu[n]);
+      if (prompt > 0) S += std::clamp<std::int64_t>(past[n] + prompt - first, 0, window);
+    }
+    const Tensor latents = room.latents.rows(0, S), k_pe = room.k_pe.rows(0, S);
+    cuda::latent_window({.list = a.list, .split = room.split, .first = first, .count = window, .cu_keys = room.cu_keys, .latents = latents, .k_pe = k_pe}, stream);
+    for (std::int64_t s = 0; s < S; s += cuda::kWindowRows) {
+      const std::int64_t rows = std::min(cuda::kWindowRows, S - s);
+      const MatmulArgs product = {.x = latents.rows(s, rows), .w = a.kv_b, .y = room.product.rows(0, rows)};
+      cuda::tile_matmul({&product, 1}, 1, room.image.data, stream);
+      const cuda::Rounding rounding = {product.y, room.kv.rows(s, rows)};
+      cuda::round_to_bf16({&rounding, 1}, stream);
+    }
+    cuda::latent_prefill({.q = room.q, .k = of_heads(room.kv, S, heads, 0, dn), .k_pe = k_pe, .v = of_heads(room.kv, S, heads, dn, dv), .cu_seqlens = room.split.cu_seqlens,
+                          .cu_keys = room.cu_keys, .scale = a.scale, .gate = {}, .o = a.o, .carry = room.carry, .past = room.split.past, .window = first, .window_keys = window},
+                         stream);
+  }
+}
+
+void attend_fused(ExecContext& ctx, const LatentAttentionArgs& a) {
+  const PromptRule rule = rule_of(a);
+  const PromptCount count = count_prompts(rule, a.rows, a.past);
+  if (count.sequences > 0) attend_prompts(ctx, a, rule, count);
+  if (count.most_others > 0) attend_in_slabs(ctx, a, rule);
 }
 
 }  // namespace
@@ -79,10 +172,14 @@ void latent_attention(ExecContext& ctx, const LatentAttentionArgs& args) {
   PALIMPSEST_CHECK(is_ragged(args.rows) && args.past.dtype == DType::kI64 && args.past.size(0) == args.rows.slots.size(0),
                    "one slot and one past a sequence");
   const bool fused = is_fused(ctx, args);
+  if (fused && ctx.planning() && args.q.size(0) >= kPromptGrid) {
+    const ArenaScope scope(ctx.workspace);
+    const PromptRoom room(ctx.workspace, args);
+  }
   const std::int64_t workspace = fused ? slab_bytes(args) + 16 * args.q.size(0) + 256 : ctx.on_device() ? 0 : cpu::latent_attention_workspace_bytes(heads, r, args.list.width(), args.q.size(0));
   const Entered op = enter(ctx, Op::kLatentAttention, workspace, [&] { return work_of(args); });
   if (!op) return;
-  if (fused) attend_in_slabs(ctx, args);
+  if (fused) attend_fused(ctx, args);
   else compute(ctx, args, cpu::latent_attention, cuda::plain::latent_attention);
 }
 

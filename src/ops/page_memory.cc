@@ -1,13 +1,16 @@
 #include "ops/page_memory.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/page_memory.h"
 #include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/product_workspace.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
+#include "ops/prompts.h"
 #include "ops/tensor_checks.h"
 
 namespace palimpsest::ops {
@@ -53,19 +56,73 @@ bool is_stepped(const PageMemoryArgs& a) {
          reinterpret_cast<std::uintptr_t>(a.pages.data) % 16 == 0 && a.pages.stride(0) % 4 == 0;
 }
 
-/// Token by token, however many a sequence has, so that how a prompt is cut changes no bit.
-void step(ExecContext& ctx, const PageMemoryArgs& a) {
+/// Of inputs that are ready.
+DeltaInputs inputs(const PageMemoryArgs& a, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& g, const Tensor& beta) {
+  return {.q = q, .k = k, .v = v, .f = g, .b = beta, .gate = a.decay == PageDecay::kNone ? DeltaGate::kNone : DeltaGate::kLogDecay, .a_log = {},
+          .dt_bias = {}, .l2_norm = false, .beta_sigmoid = false, .write = a.write};
+}
+
+/// Token by token. `most`: rows of a sequence.
+void step(ExecContext& ctx, const PageMemoryArgs& a, const Tensor& cu_seqlens, const Tensor& slots, std::int64_t most) {
   DeltaStepArgs args;
-  args.in = {.q = a.q, .k = a.k, .v = a.v, .f = a.g, .b = a.beta, .gate = a.decay == PageDecay::kNone ? DeltaGate::kNone : DeltaGate::kLogDecay, .a_log = {},
-             .dt_bias = {}, .l2_norm = false, .beta_sigmoid = false, .write = a.write};
+  args.in = inputs(a, a.q, a.k, a.v, a.g, a.beta);
   args.pages = a.pages;
-  args.cu_seqlens = a.rows.cu_seqlens;
-  args.slots = a.rows.slots;
+  args.cu_seqlens = cu_seqlens;
+  args.slots = slots;
   args.o = a.o;
-  const auto* cu = a.rows.cu_seqlens.on_host<std::int64_t>();
-  std::int64_t most = 1;
-  for (std::int64_t n = 0; n < a.rows.slots.size(0); ++n) most = std::max(most, cu[n + 1] - cu[n]);
   cuda::delta_step(args, most, ctx.device.stream());
+}
+
+/// Chunks of 64 tokens on tensor cores: with inputs rounded to BF16, as products with rounded activations read theirs. (A plan is for any activations.)
+bool takes_prompts(const ExecContext& ctx, const PageMemoryArgs& a) {
+  return ctx.on_device() && (ctx.planning() || activation_parts(ctx) > 0) && is_stepped(a) && a.form != PageForm::kStep && a.q.size(2) == 128 && a.v.size(2) == 128 &&
+         a.q.size(0) >= kPromptGrid;
+}
+
+/// What the rows of prompts need beside the arguments.
+struct PromptRoom {
+  Tensor q, k, v, g, beta;  ///< BF16, of all rows
+  cuda::PromptSplit split;
+  Tensor workspace;
+
+  PromptRoom(Arena& arena, const PageMemoryArgs& a) : split(allocate_split(arena, a.rows.slots.size(0))) {
+    const auto rounded = [&](const Tensor& t) {
+      Tensor r = t;
+      if (!t.defined()) return r;
+      r.data = arena.allocate(DType::kBF16, {t.numel()}).data;
+      r.dtype = DType::kBF16;
+      return r;
+    };
+    q = rounded(a.q), k = rounded(a.k), v = rounded(a.v), g = rounded(a.g), beta = rounded(a.beta);
+    constexpr std::int64_t kAlignment = 128;
+    const std::int64_t bytes = cuda::page_prompt_bytes(a.q.size(0), 2 * a.rows.slots.size(0), a.v.size(1),
+                                                       a.decay == PageDecay::kChannel ? cuda::kChannelChunkBytes : cuda::kHeadChunkBytes);
+    workspace = arena.allocate(DType::kU8, {bytes + kAlignment});
+    workspace.data = reinterpret_cast<void*>((reinterpret_cast<std::uintptr_t>(workspace.data) + kAlignment - 1) / kAlignment * kAlignment);
+    workspace.sizes[0] = bytes;
+  }
+};
+
+/// Rows before the last multiple of 64 in chunks, then the others token by token (prompt_rows.h).
+void chunks_and_steps(ExecContext& ctx, const PageMemoryArgs& a, const PromptCount& count) {
+  const ArenaScope scope(ctx.workspace);
+  const PromptRoom room(ctx.workspace, a);
+  void* const stream = ctx.device.stream();
+  cuda::split_prompts(a.rows, a.past, {}, room.split, stream);
+  std::vector<cuda::Rounding> roundings = {{a.q, room.q}, {a.k, room.k}, {a.v, room.v}};
+  if (a.g.defined()) roundings.push_back({a.g, room.g});
+  if (a.beta.defined()) roundings.push_back({a.beta, room.beta});
+  cuda::round_to_bf16(roundings, stream);
+  cuda::delta_prefill({.in = inputs(a, room.q, room.k, room.v, room.g, room.beta), .pages = a.pages, .cu_seqlens = room.split.cu_seqlens, .slots = room.split.prompts,
+                       .past = room.split.past, .snapshots = {}, .snapshot_slots = {}, .o = a.o, .workspace = room.workspace, .in_turn = true},
+                      stream);
+  if (count.most_others > 0) step(ctx, a, room.split.cu_seqlens, room.split.others, count.most_others);
+}
+
+void on_device(ExecContext& ctx, const PageMemoryArgs& a) {
+  const PromptCount count = count_prompts(takes_prompts(ctx, a) ? PromptRule{} : PromptRule::nothing(), a.rows, a.past);
+  if (count.sequences > 0) chunks_and_steps(ctx, a, count);
+  else step(ctx, a, a.rows.cu_seqlens, a.rows.slots, std::max<std::int64_t>(count.most_others, 1));
 }
 
 }  // namespace
@@ -89,9 +146,13 @@ void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& wri
   PALIMPSEST_CHECK(args.round_every >= 0 && args.round_every % 16 == 0,
                    "pages are rounded where a chunk ends");
   PALIMPSEST_CHECK(!written.defined() || !ctx.on_device(), "what is written can be seen on the host only");
+  if (ctx.planning() && takes_prompts(ctx, args)) {
+    const ArenaScope scope(ctx.workspace);
+    const PromptRoom room(ctx.workspace, args);
+  }
   if (const Entered op = enter(ctx, Op::kPageMemory, [&] { return work_of(args); })) {
     if (written.defined()) cpu::page_memory(ctx, args, written);
-    else if (ctx.on_device() && is_stepped(args)) step(ctx, args);
+    else if (ctx.on_device() && is_stepped(args)) on_device(ctx, args);
     else compute(ctx, args, cpu::page_memory, cuda::plain::page_memory);
   }
 }

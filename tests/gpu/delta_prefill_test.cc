@@ -392,6 +392,63 @@ TEST_F(DeltaPrefill, ANegativeSlotGivesZerosAndTouchesNothing) {
   expect_right(run(prefill_args(problem)), problem);
 }
 
+struct ForwardForm {
+  DeltaGate gate;
+  bool channel;
+};
+/// What forward passes take: in chunks and never in segments; and steps.
+constexpr ForwardForm kForwardForms[] = {{DeltaGate::kLogDecay, true}, {DeltaGate::kBounded, true}, {DeltaGate::kLogDecay, false}, {DeltaGate::kNone, false}};
+
+// A prompt in passes that end at multiples of 64, each from the pages that the one before has left.
+TEST_F(DeltaPrefill, InTurnCutsAtMultiplesOf64ChangeNoBit) {
+  constexpr std::int64_t kRows = 2500, kHeads = 3;
+  for (const ForwardForm form : kForwardForms) {
+    DeltaCase problem(shape_of({.heads = kHeads, .value_heads = kHeads, .gate = form.gate, .gate_per_channel = form.channel, .lengths = {kRows}}));
+    DeltaPrefillArgs args = prefill_args(problem);
+    args.in_turn = true;
+    const PrefillResult all = run(args), want = truth(args);
+    EXPECT_LE(rms_ratio(all.o, want.o), 0.005);
+    std::vector<double> o;
+    std::vector<float> pages;
+    std::int64_t begin = 0;
+    for (const std::int64_t end : {64, 1024, 1088, 2304, 2500}) {
+      DeltaPrefillArgs part = args;
+      std::int64_t cu[2] = {0, end - begin}, past = begin;
+      for (Tensor* t : {&part.in.q, &part.in.k, &part.in.v, &part.in.f, &part.in.b, &part.o}) {
+        if (t->defined()) *t = t->rows(begin, cu[1]);
+      }
+      part.cu_seqlens = Tensor::contiguous(cu, DType::kI64, {2});
+      part.past = Tensor::contiguous(&past, DType::kI64, {1});
+      if (begin > 0) part.pages.data = pages.data();
+      const PrefillResult some = run(part);
+      o.insert(o.end(), some.o.begin(), some.o.end());
+      pages.assign(some.pages.begin(), some.pages.end());
+      begin = end;
+    }
+    EXPECT_EQ(o, all.o) << static_cast<int>(form.gate) << form.channel;
+    EXPECT_EQ(std::vector<double>(pages.begin(), pages.end()), all.pages) << static_cast<int>(form.gate) << form.channel;
+  }
+}
+
+TEST_F(DeltaPrefill, RowsOfOthersAreLeftAlone) {
+  for (const ForwardForm form : kForwardForms) {
+    DeltaCase problem(shape_of({.heads = 1, .value_heads = 2, .gate = form.gate, .gate_per_channel = form.channel, .lengths = {70, 80, 3}}));
+    DeltaPrefillArgs args = prefill_args(problem);
+    args.in_turn = true;
+    const PrefillResult all = run(args);
+    std::fill_n(args.o.as<float>(), args.o.numel(), 7.0f);
+    args.slots.as<std::int32_t>()[1] = kRowsOfOthers;
+    const PrefillResult some = run(args);
+    for (std::size_t i = 0; i < some.o.size(); ++i) ASSERT_EQ(some.o[i], i / 256 < 70 || i / 256 >= 150 ? all.o[i] : 7.0) << i;
+    DeltaStepArgs step;
+    step.in = args.in, step.pages = args.pages, step.cu_seqlens = args.cu_seqlens, step.slots = args.slots, step.o = args.o;
+    for (Tensor* t : {&step.in.q, &step.in.k, &step.in.v, &step.in.f, &step.in.b, &step.pages, &step.cu_seqlens, &step.slots, &step.o}) *t = to_device(*t);
+    cuda::delta_step(step, 80, nullptr);
+    const std::vector<double> stepped = read(step.o);
+    for (std::size_t i = 0; i < stepped.size(); ++i) ASSERT_EQ(stepped[i] == 7.0, i / 256 >= 70 && i / 256 < 150) << i;
+  }
+}
+
 TEST(DeltaPrefillChecks, RefuseWhatTheKernelCannotDo) {
   DeltaCase problem(shape_of({.heads = 2, .value_heads = 2, .lengths = {5}}));
   DeltaPrefillArgs good;

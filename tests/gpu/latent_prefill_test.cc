@@ -3,6 +3,7 @@
 #include "gpu/device_test.h"
 #include "kernels/cuda/latent_checks.h"
 #include "kernels/cuda/latent_kernels.h"
+#include "kernels/cuda/product_workspace.h"
 #include "kernels/ref/latent_decode.h"
 #include "palimpsest/error.h"
 #include "support/numeric.h"
@@ -166,6 +167,60 @@ TEST_F(LatentPrefill, CutsOfThePromptChangeNoBit) {
   }
 }
 
+/// Keys of each sequence [first, first + count) of a case, one sequence after the other, as a window gives them.
+struct Window {
+  std::vector<std::uint16_t> k, k_pe, v;
+  std::vector<std::int64_t> cu{0};
+  Window(const PrefillCase& c, std::int64_t heads, std::int64_t first, std::int64_t count) {
+    for (std::size_t n = 0; n + 1 < c.cu_keys.size(); ++n) {
+      const std::int64_t begin = std::min(c.cu_keys[n] + first, c.cu_keys[n + 1]), end = std::min(begin + count, c.cu_keys[n + 1]);
+      const auto take = [&](std::vector<std::uint16_t>& to, const std::vector<std::uint16_t>& from, std::int64_t width) {
+        to.insert(to.end(), from.begin() + begin * width, from.begin() + end * width);
+      };
+      take(k, c.k, heads * kKeys);
+      take(k_pe, c.k_pe, kShared);
+      take(v, c.v, heads * kValues);
+      cu.push_back(cu.back() + end - begin);
+    }
+  }
+};
+
+/// Keys that come by windows; one sequence has none, and its rows stay as they are.
+TEST_F(LatentPrefill, WindowsOfKeysChangeNoBit) {
+  constexpr std::int64_t kHeads = 3;
+  const std::vector<Lengths> batch = {{0, 200}, {150, 390}, {0, 0}, {700, 70}, {1, 128}};
+  PrefillCase c(kHeads, batch, false);
+  const std::vector<double> want = run(c.args);
+  std::vector<std::int64_t> past;
+  for (const Lengths& l : batch) past.push_back(l.past);
+  for (const std::int64_t count : {128, 256, 640, 1024}) {
+    LatentPrefillArgs t = there(c.args);
+    std::vector<float> carry(static_cast<std::size_t>(t.q.size(0) * kHeads * 8));
+    t.carry = to_device(Tensor::contiguous(carry.data(), DType::kF32, {t.q.size(0), kHeads, 8}));
+    t.past = to_device(Tensor::contiguous(past.data(), DType::kI64, {static_cast<std::int64_t>(past.size())}));
+    t.window_keys = count;
+    for (t.window = 0; t.window < c.most_keys(); t.window += count) {
+      Window w(c, kHeads, t.window, count);
+      const std::int64_t keys = w.cu.back();
+      t.k = to_device(Tensor::contiguous(w.k.data(), DType::kBF16, {keys, kHeads, kKeys}));
+      t.k_pe = to_device(Tensor::contiguous(w.k_pe.data(), DType::kBF16, {keys, kShared}));
+      t.v = to_device(Tensor::contiguous(w.v.data(), DType::kBF16, {keys, kHeads, kValues}));
+      t.cu_keys = to_device(Tensor::contiguous(w.cu.data(), DType::kI64, {static_cast<std::int64_t>(w.cu.size())}));
+      cuda::latent_prefill(t, nullptr);
+    }
+    EXPECT_EQ(read(t.o), want) << "windows of " << count;
+  }
+}
+
+TEST(LatentWindows, HoldTheirKeys) {
+  for (std::int64_t sequences = 1; sequences < 300; ++sequences) {
+    for (std::int64_t prompts = 1; prompts <= sequences; ++prompts) {
+      const std::int64_t keys = cuda::window_keys(sequences, prompts);
+      ASSERT_TRUE(keys >= 128 && keys % 128 == 0 && keys * prompts <= cuda::window_rows(sequences)) << prompts << " of " << sequences;
+    }
+  }
+}
+
 TEST_F(LatentPrefill, ScoresFarApart) {
   PrefillCase c(2, {{0, 400}});
   for (auto& x : c.q) x = float_to_bf16(std::ldexp(1.0f, static_cast<int>((&x - c.q.data()) / 192 % 5)));
@@ -195,6 +250,11 @@ TEST(LatentPrefillChecks, RefuseWhatTheKernelCannotDo) {
   EXPECT_NE(message([](LatentPrefillArgs& a) { a.v.dtype = DType::kF32; }).find("v: type"), std::string::npos);
   EXPECT_NE(message([](LatentPrefillArgs& a) { a.q.strides[0] = 2 * 192 + 4; }).find("q: rows"), std::string::npos);
   EXPECT_NE(message([](LatentPrefillArgs& a) { a.cu_keys = {}; }).find("k: shape"), std::string::npos);
+  EXPECT_NE(message([](LatentPrefillArgs& a) {
+              a.carry = Tensor::contiguous(a.o.data, DType::kF32, {4, 2, 8});
+              a.past = Tensor::contiguous(a.o.data, DType::kI64, {1});
+              a.window_keys = 100;
+            }).find("window: 100 keys"), std::string::npos);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 
@@ -82,9 +83,10 @@ class DeviceModel : public RandomWeights {
     if (test::test_device() == DeviceKind::kCpu) GTEST_SKIP() << "PALIMPSEST_TEST_DEVICE names no device";
   }
   /// Logits of `chunk` tokens at a time with BF16 lists.
-  std::vector<float> run(Activations activations, std::size_t chunk) {
+  std::vector<float> run(Activations activations, std::size_t chunk, bool fixed_forms = false) {
     ForwardRunner runner(model, 1, 4, 1024, 2048, DType::kBF16);
     runner.ctx.activations = activations;
+    runner.fixed_forms = fixed_forms;
     return runner.run(tokens, chunk);
   }
   std::shared_ptr<const Model> model;
@@ -111,21 +113,83 @@ TEST_F(DeviceModel, AgreesWithTheHost) {
   model = load(7, DeviceKind::kCuda);
   // Three layers in F32; rounded activations err by 2^-18 and the queries and probabilities of the list's layer by 2^-9, which averages over hundreds of terms.
   for (const auto& [activations, bound] : {std::pair(Activations::kF32, 1e-4), {Activations::kQ16, 0x1p-8}}) {
-    for (const std::size_t chunk : {1024, 100, 1}) {
+    for (const std::size_t chunk : {1024, 50, 1}) {
+      if (activations != Activations::kF32 && chunk > 64) continue;
       const auto worst = test::worst_difference(run(activations, chunk), want);
       EXPECT_LE(worst.value, bound * worst.largest) << "chunks of " << chunk << ", element " << worst.index;
     }
+  }
+  // Each layer's mixer reads its inputs in BF16: what it gives may be off by the 0.5% that tests of the two kernels allow, and that is all of the
+  // stream at most. The three add up as independent errors do.
+  for (const std::size_t chunk : {1024, 300, 100}) {
+    const auto got = run(Activations::kQ16, chunk);
+    double difference = 0, squares = 0;
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      difference += (got[i] - want[i]) * (got[i] - want[i]);
+      squares += want[i] * want[i];
+    }
+    RecordProperty("rms_" + std::to_string(chunk), std::to_string(std::sqrt(difference / squares)));
+    EXPECT_LE(std::sqrt(difference / squares), 0.005 * std::sqrt(3.0)) << "chunks of " << chunk;
+    EXPECT_GT(difference, 0);
   }
 }
 
 TEST_F(DeviceModel, ChunksAndRecordingsChangeNoBit) {
   model = load(7, DeviceKind::kCuda);
   for (const Activations activations : {Activations::kF32, Activations::kQ16, Activations::kQ8}) {
-    const auto want = run(activations, 1024);
-    for (const std::size_t chunk : {1, 7, 64, 600}) EXPECT_EQ(run(activations, chunk), want) << "chunks of " << chunk;
+    const auto want = run(activations, 50);
+    for (const std::size_t chunk : {1, 7, 63}) EXPECT_EQ(run(activations, chunk), want) << "chunks of " << chunk;
+    if (activations == Activations::kF32) {
+      EXPECT_EQ(run(activations, 600), want);
+    }
     ::setenv("PALIMPSEST_NO_GRAPHS", "1", 1);
     EXPECT_EQ(run(activations, 1), want) << "not recorded";
     ::unsetenv("PALIMPSEST_NO_GRAPHS");
+  }
+}
+
+TEST_F(DeviceModel, CutsAtMultiplesOf64ChangeNoBit) {
+  model = load(7, DeviceKind::kCuda);
+  for (const Activations activations : {Activations::kF32, Activations::kQ16, Activations::kQ8}) {
+    const auto want = run(activations, 1024, true);
+    for (const std::size_t chunk : {64, 128, 320, 640}) EXPECT_EQ(run(activations, chunk, true), want) << "chunks of " << chunk;
+  }
+  EXPECT_NE(run(Activations::kQ16, 1024, true), run(Activations::kQ16, 50, true)) << "there is one form only";
+}
+
+/// Sequences of several rows, some of them a prompt's, each at its own place: their logits after a common pass.
+TEST_F(DeviceModel, PromptsBesideStepsChangeNoBit) {
+  struct Part {
+    std::size_t past, rows;
+  };
+  constexpr std::array<Part, 6> kParts = {Part{0, 200}, {130, 1}, {64, 130}, {3, 190}, {0, 5}, {500, 64}};
+  model = load(7, DeviceKind::kCuda);
+  for (const bool fixed_forms : {false, true}) {
+    ForwardRunner runner(model, 1, 8, 1024, 1024, DType::kBF16);
+    runner.ctx.activations = Activations::kQ16;
+    runner.fixed_forms = fixed_forms;
+    const auto read = [&](std::size_t first, std::size_t count) {
+      std::vector<std::int32_t> slots;
+      std::vector<std::vector<std::int32_t>> rows;
+      for (std::size_t n = first; n < first + count; ++n) {
+        const auto all = ids(1000);
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(7 * n), middle = begin + static_cast<std::ptrdiff_t>(kParts[n].past);
+        slots.push_back(runner.states.acquire());
+        const std::vector<std::int32_t> past(begin, middle);
+        if (!past.empty()) runner.pass(std::span(&past, 1), std::span(&slots.back(), 1));
+        rows.emplace_back(middle, middle + static_cast<std::ptrdiff_t>(kParts[n].rows));
+      }
+      const auto logits = runner.pass(rows, slots);
+      for (const std::int32_t slot : slots) runner.states.release(slot);
+      return logits;
+    };
+    const auto together = read(0, kParts.size());
+    auto at = together.begin();
+    for (std::size_t n = 0; n < kParts.size(); ++n) {
+      const auto alone = read(n, 1);
+      EXPECT_TRUE(std::equal(alone.begin(), alone.end(), at)) << n << (fixed_forms ? ", fixed forms" : "");
+      at += static_cast<std::ptrdiff_t>(alone.size());
+    }
   }
 }
 

@@ -29,7 +29,7 @@ class ForwardRunner {
       cu.push_back(static_cast<std::int64_t>(flat.size()));
     }
     for (std::size_t i = 0; i < flat.size(); ++i) rows.push_back(static_cast<std::int32_t>(i));
-    const Tensor logits = forward(ctx, *model_, {.tokens = flat, .cu_seqlens = cu, .slots = slots, .logit_rows = rows}, states, observer);
+    const Tensor logits = forward(ctx, *model_, {.tokens = flat, .cu_seqlens = cu, .slots = slots, .logit_rows = rows, .fixed_forms = fixed_forms}, states, observer);
     return {logits.as<float>(), logits.as<float>() + logits.numel()};
   }
 
@@ -55,6 +55,7 @@ class ForwardRunner {
  public:
   ExecContext ctx;
   StatePool states;
+  bool fixed_forms = false;  ///< Batch::fixed_forms
 };
 
 /// Copies of all hidden states of one or more passes over a single sequence.

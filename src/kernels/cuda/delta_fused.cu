@@ -48,7 +48,7 @@ void launch_whole(const FusedArgs& args, cudaStream_t stream) {
 template <class State>
 void launch_all(const FusedArgs& args, cudaStream_t stream) {
   const std::int64_t heads = args.a.in.v.sizes[1];
-  if (!in_segments(heads)) {
+  if (args.a.in_turn || !in_segments(heads)) {
     if (args.a.o.dtype == DType::kBF16) return launch_whole<State, __nv_bfloat16>(args, stream);
     return launch_whole<State, float>(args, stream);
   }

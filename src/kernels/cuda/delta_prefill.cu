@@ -4,12 +4,14 @@
 #include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/delta_prefill_forms.h"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/product_workspace.h"
 #include "kernels/cuda/sm90/delta_prepare.cuh"
 #include "kernels/cuda/sm90/delta_scan.cuh"
 
 namespace palimpsest::cuda {
 namespace {
 
+static_assert(kChannelChunkBytes == sm90::ChunkImage::kStride);
 /// Bytes of the images of one chunk id: all value heads.
 std::int64_t id_bytes(const DeltaPrefillArgs& args) { return args.in.v.sizes[1] * sm90::ChunkImage::kStride; }
 
@@ -19,7 +21,7 @@ DeltaWorkspace delta_prefill_workspace(const DeltaPrefillArgs& args) {
   const std::int64_t rows = args.in.q.sizes[0], sequences = args.slots.sizes[0];
   if (!is_chunked(args)) return {};
   if (is_scalar(args.in)) return scalar_workspace(args);
-  if (is_fused(args.in)) return fused_workspace(rows, sequences, args.in.v.sizes[1]);
+  if (is_fused(args.in)) return args.in_turn ? DeltaWorkspace{} : fused_workspace(rows, sequences, args.in.v.sizes[1]);
   return {id_bytes(args), chunk_ids(rows, sequences) * id_bytes(args)};
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cuda/delta_fused_launch.h"
 #include "kernels/cuda/delta_launch.cuh"
 #include "kernels/cuda/delta_prefill_forms.h"
+#include "kernels/cuda/product_workspace.h"
 #include "kernels/cuda/sm90/delta_scalar_recur.cuh"
 
 namespace palimpsest::cuda {
@@ -15,9 +16,10 @@ namespace form = sm90::scalar;
 constexpr const char* kName = "delta_prefill";
 constexpr int kSegmentShift = 11;
 constexpr std::int64_t kTakenBytes = 256;
+static_assert(kHeadChunkBytes == sizeof(form::Image));
 
 /// The recurrence of more heads fills the device better than its two passes over segments. By the number of heads alone: the batch must not matter.
-bool in_segments(std::int64_t heads) { return heads <= 16; }
+bool in_segments(const DeltaPrefillArgs& args) { return args.in.v.sizes[1] <= 16 && !args.in_turn; }
 
 std::int64_t rounded(std::int64_t bytes) { return (bytes + 1023) / 1024 * 1024; }
 
@@ -28,12 +30,13 @@ struct Room {
   std::int64_t carry = 0;               ///< pages between launches, where they are not F32 already and not all chunks fit
   std::int64_t id, ids;                 ///< bytes of the factors of a chunk id; ids of all chunks
 
-  Room(std::int64_t rows, std::int64_t sequences, std::int64_t heads, DType pages) : id(heads * static_cast<std::int64_t>(sizeof(form::Image))), ids(chunk_ids(rows, sequences)) {
-    if (in_segments(heads)) {
+  explicit Room(const DeltaPrefillArgs& args) : id(args.in.v.sizes[1] * kHeadChunkBytes), ids(chunk_ids(args.in.q.sizes[0], args.slots.sizes[0])) {
+    const std::int64_t rows = args.in.q.sizes[0], sequences = args.slots.sizes[0], heads = args.in.v.sizes[1];
+    if (in_segments(args)) {
       segments = segments_of(rows, sequences, kSegmentShift, false);
       plan = rounded(kTakenBytes + segments.ids * heads * 4);
       matrices = segments.ids * heads * sm90::fused::kMatrixBytes;
-    } else if (pages != DType::kF32) {
+    } else if (args.pages.dtype != DType::kF32) {
       carry = sequences * heads * sm90::fused::kMatrixBytes;
     }
   }
@@ -55,13 +58,13 @@ void recur(const form::ScalarArgs& args, bool half_output, std::int64_t blocks, 
 }  // namespace
 
 DeltaWorkspace scalar_workspace(const DeltaPrefillArgs& args) {
-  const Room room(args.in.q.sizes[0], args.slots.sizes[0], args.in.v.sizes[1], args.pages.dtype);
+  const Room room(args);
   return {room.least(), room.all()};
 }
 
 void prefill_scalar(const DeltaPrefillArgs& args, cudaStream_t stream) {
   const std::int64_t rows = args.in.q.sizes[0], sequences = args.slots.sizes[0], heads = args.in.v.sizes[1];
-  const Room room(rows, sequences, heads, args.pages.dtype);
+  const Room room(args);
   const bool whole = args.workspace.bytes() >= room.all();
   form::ScalarArgs scalar{{args, room.segments, in_wide_rows(args.in.q) && in_wide_rows(args.in.k) && in_wide_rows(args.in.v)}, nullptr, nullptr, 0, room.ids};
   auto* space = static_cast<unsigned char*>(args.workspace.data);

@@ -96,6 +96,15 @@ void check_latent_prefill(const LatentPrefillArgs& a) {
   check.type("o", a.o, {DType::kBF16, DType::kF32, DType::kF64});
   check.sizes("o", a.o, {rows, heads, kValues});
   check.contiguous("o", a.o);
+  if (!a.carry.defined()) return;
+  check.type("carry", a.carry, {DType::kF32});
+  check.sizes("carry", a.carry, {rows, heads, 8});
+  check.type("past", a.past, {DType::kI64});
+  check.sizes("past", a.past, {a.cu_seqlens.sizes[0] - 1});
+  check.type("o", a.o, {DType::kF32});
+  if (!a.cu_keys.defined() || a.window % 128 != 0 || a.window_keys % 128 != 0 || a.window_keys < 128) {
+    check.refuse("window", fmt::format("{} keys from position {}, expected multiples of 128, and cu_keys", a.window_keys, a.window));
+  }
 }
 
 }  // namespace palimpsest::cuda

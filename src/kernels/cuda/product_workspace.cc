@@ -41,6 +41,15 @@ std::int64_t experts_workspace_bytes(std::int64_t rows, std::int64_t top_k, std:
 
 }  // namespace plain
 
+std::int64_t page_prompt_bytes(std::int64_t rows, std::int64_t sequences, std::int64_t value_heads, std::int64_t chunk_bytes) {
+  constexpr std::int64_t kMost = 160 << 20;
+  const std::int64_t id = value_heads * chunk_bytes, ids = rows / 64 + 2 * sequences;
+  return std::min(ids * id, std::max(kMost, id));
+}
+
+std::int64_t window_rows(std::int64_t sequences) { return std::max(kWindowKeys, sequences * kKeyTileRows); }
+std::int64_t window_keys(std::int64_t sequences, std::int64_t prompts) { return window_rows(sequences) / prompts / kKeyTileRows * kKeyTileRows; }
+
 std::int64_t tile_workspace_bytes(std::span<const MatmulArgs> products, int parts) {
   std::int64_t most = 0;
   for (const MatmulArgs& a : products) {

@@ -2,7 +2,22 @@
 
 #include <cstdint>
 
-// Sizes of what products and routed experts need on a device beside their weights. Host code of every build: a plan for a device is made without one.
+// Sizes of what products, routed experts and prompts need on a device beside their weights. Host code of every build: a plan for a device is made without one.
+
+namespace palimpsest::cuda {
+
+/// Of the factors of a chunk of 64 tokens and a value head, of pages that fade a channel and of others.
+inline constexpr std::int64_t kChannelChunkBytes = 73 * 1024, kHeadChunkBytes = 17 * 1024;
+/// What delta_prefill gets in a forward pass, chunk after chunk, with F32 pages: room for all chunks, or for as many as L2 and memory take well.
+std::int64_t page_prompt_bytes(std::int64_t rows, std::int64_t sequences, std::int64_t value_heads, std::int64_t chunk_bytes);
+
+/// Keys of latent attention that are made of a list at a time, of all sequences of a pass, and rows of one product of them.
+inline constexpr std::int64_t kWindowKeys = 4608, kWindowRows = 768, kKeyTileRows = 128;
+/// Keys of each sequence, if `prompts` of `sequences` have some: a multiple of kKeyTileRows. Together at most window_rows(sequences).
+std::int64_t window_keys(std::int64_t sequences, std::int64_t prompts);
+std::int64_t window_rows(std::int64_t sequences);
+
+}  // namespace palimpsest::cuda
 
 namespace palimpsest::cuda::plain {
 

@@ -12,6 +12,7 @@
 #include "kernels/cuda/latent_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/cuda/plain_vision_kernels.h"
+#include "kernels/cuda/prompt_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
 #include "palimpsest/error.h"
 
@@ -41,6 +42,10 @@ void latent_decode(const LatentDecodeArgs&, std::int64_t, void*) { unsupported()
 void latent_prefill(const LatentPrefillArgs&, void*) { unsupported(); }
 void ref_latent_decode(const LatentDecodeArgs&, std::int64_t) { unsupported(); }
 void ref_latent_prefill(const LatentPrefillArgs&, std::int64_t, std::int64_t) { unsupported(); }
+
+void split_prompts(const RaggedRows&, const Tensor&, const PromptRule&, const PromptSplit&, void*) { unsupported(); }
+void round_to_bf16(std::span<const Rounding>, void*) { unsupported(); }
+void latent_window(const LatentWindowArgs&, void*) { unsupported(); }
 
 void gated_rms_norm(const GatedRmsNormArgs&, void*) { unsupported(); }
 void short_conv(const ShortConvArgs&, void*) { unsupported(); }

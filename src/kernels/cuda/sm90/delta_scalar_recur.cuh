@@ -402,7 +402,7 @@ __global__ void __launch_bounds__(kRecurThreads, 1) scalar_recur(const __grid_co
   const std::int64_t n = id < 0 ? fused::sequence_in_turn(f.a.cu_seqlens, f.sequences(), turn) : fused::sequence_of(f, id), slot = load_index(f.a.slots, n);
   Work w(args, n, head, static_cast<int>(blockIdx.x % 2));
   if (slot < 0) {
-    if (id < 0 && args.first_id == 0) write_zeros(w);
+    if (id < 0 && args.first_id == 0 && slot != kRowsOfOthers) write_zeros(w);
     return;
   }
   if (f.s.ids == 0) {

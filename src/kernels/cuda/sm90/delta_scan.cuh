@@ -159,6 +159,7 @@ __global__ void __launch_bounds__(kScanThreads, 1)
   const ScanRange range = scan_range(a, n, first_id, ids);
   if (range.begin >= range.end) return;
   const std::int64_t slot = load_index(a.slots, n);
+  if (slot == kRowsOfOthers) return;
   if (slot < 0) return write_zeros(a, n, head, range);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   if (threadIdx.x == 0) {

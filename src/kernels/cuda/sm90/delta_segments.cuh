@@ -153,7 +153,7 @@ __device__ inline bool prefill_task(const FusedArgs& f, unsigned t, Task& task) 
   const std::int64_t k = id < 0 ? -1 : id - r.page_id - 1;  // the boundary where the task begins
   if (r.length == 0 || (id >= 0 && k < 0) || k >= r.boundaries) return false;
   if (slot < 0) {
-    if (id < 0) write_zeros(f, r, head);
+    if (id < 0 && slot != kRowsOfOthers) write_zeros(f, r, head);
     return false;
   }
   const int warm = id < 0 ? 0 : *f.warm(id, head);

@@ -509,7 +509,7 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == 4 && K <= 128 ? 4 : 2)
   const Span span = step.span;
   if (span.first == span.end) return;  // the whole cluster
   if (span.slot < 0) {
-    step.write_zeros();
+    if (span.slot != kRowsOfOthers) step.write_zeros();
     return;
   }
   const auto meet = [&] {

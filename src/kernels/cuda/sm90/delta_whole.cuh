@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, 1) delta_whole(const __grid_constant
   const SequenceRows rows{first, length, f.a.past.defined() ? load_index(f.a.past, n) : 0, 0, 0, 0};
   if (length == 0) return;
   if (slot < 0) {
-    if (threadIdx.x < 32) write_zeros(f, rows, head);
+    if (threadIdx.x < 32 && slot != kRowsOfOthers) write_zeros(f, rows, head);
     return;
   }
   Whole whole{f, tail, stages, {}, -kLog2e * __expf(static_cast<const float*>(f.a.in.a_log.data)[head])};

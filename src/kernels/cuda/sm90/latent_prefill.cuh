@@ -39,10 +39,11 @@ struct PrefillTile {
   int row, rows;        ///< first row of the batch; how many are this sequence's
   int first_key, keys;  ///< of the sequence
   int seen;             ///< by the tile's first query; each further one sees one more
+  bool first, last;     ///< of the windows of keys that it sees
   __device__ int blocks() const { return (min(seen + kQueryTile - 1, keys) + kKeyTile - 1) / kKeyTile; }
 };
 
-/// Ids of tiles: sequence n owns those from cu[n] / 128 + n on; some stay empty. False for these.
+/// Ids of tiles: sequence n owns those from cu[n] / 128 + n on; some stay empty. False for these, and where no key is to be seen.
 __device__ inline bool prefill_tile(const LatentPrefillArgs& a, int id, PrefillTile& tile) {
   const auto first_id = [&](std::int64_t n) { return static_cast<int>(load_index(a.cu_seqlens, n) / kQueryTile + n); };
   std::int64_t low = 0, high = a.cu_seqlens.sizes[0] - 1;
@@ -58,8 +59,16 @@ __device__ inline bool prefill_tile(const LatentPrefillArgs& a, int id, PrefillT
   tile.keys = static_cast<int>(load_index(cu_keys, low + 1)) - tile.first_key;
   tile.row = begin + skipped;
   tile.rows = min(kQueryTile, rows - skipped);
-  tile.seen = tile.keys - rows + skipped + 1;
-  return tile.rows > 0;
+  tile.first = tile.last = true;
+  if (!a.carry.defined()) {
+    tile.seen = tile.keys - rows + skipped + 1;
+  } else {
+    const std::int64_t seen = load_index(a.past, low) + skipped + 1 - a.window;
+    tile.seen = static_cast<int>(seen);
+    tile.first = a.window == 0;
+    tile.last = seen + tile.rows - 1 <= a.window_keys;
+  }
+  return tile.rows > 0 && tile.blocks() > 0;
 }
 
 __device__ inline void copy_box(void* to, const CUtensorMap* map, int column, int head, int row, std::uint64_t* barrier) {
@@ -179,12 +188,51 @@ struct PrefillWorker {
   __device__ void await_turn() const { asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory"); }
   __device__ void pass_turn() const { asm volatile("bar.arrive %0, 256;" ::"r"(3 - group) : "memory"); }
 
-  __device__ void attend() {
-    const int blocks = tile.blocks();
+  /// The row of the batch of a lane's rows e = 0, 1; false: it is not of this tile.
+  __device__ bool row_of(int e, std::int64_t& row) const {
+    const int i = 64 * group + 16 * warp + lane / 4 + 8 * e;
+    row = tile.row + i;
+    return i < tile.rows;
+  }
+  /// What the windows before have come to: sums as they are, in each lane its own part of the probabilities'.
+  __device__ void begin(const LatentPrefillArgs& a, int head) {
 #pragma unroll
     for (int i = 0; i < 64; ++i) o[i] = 0;
     most[0] = most[1] = -INFINITY;
     sum[0] = sum[1] = 0;
+    if (tile.first) return;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      std::int64_t row;
+      if (!row_of(e, row)) continue;
+      const std::int64_t at = row * a.q.sizes[1] + head;
+      const float *carry = static_cast<const float*>(a.carry.data) + at * 8, *from = static_cast<const float*>(a.o.data) + at * kValueChannels + lane % 4 * 2;
+      most[e] = carry[4];
+      sum[e] = carry[lane % 4];
+#pragma unroll
+      for (int b = 0; b < 16; ++b) {
+        const float2 x = *reinterpret_cast<const float2*>(from + 8 * b);
+        o[4 * b + 2 * e] = x.x;
+        o[4 * b + 2 * e + 1] = x.y;
+      }
+    }
+  }
+  __device__ void leave(const LatentPrefillArgs& a, int head) const {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      std::int64_t row;
+      if (!row_of(e, row)) continue;
+      const std::int64_t at = row * a.q.sizes[1] + head;
+      float *carry = static_cast<float*>(a.carry.data) + at * 8, *to = static_cast<float*>(a.o.data) + at * kValueChannels + lane % 4 * 2;
+      if (lane % 4 == 0) carry[4] = most[e];
+      carry[lane % 4] = sum[e];
+#pragma unroll
+      for (int b = 0; b < 16; ++b) *reinterpret_cast<float2*>(to + 8 * b) = make_float2(o[4 * b + 2 * e], o[4 * b + 2 * e + 1]);
+    }
+  }
+
+  __device__ void attend() {
+    const int blocks = tile.blocks();
     float factor[2];
     if (group == 1) pass_turn();
     barrier_wait(&m.q_full, 0);
@@ -194,6 +242,10 @@ struct PrefillWorker {
     wgmma_wait<0>();
     release(m.k_empty);
     softmax(0, factor);
+    if (!tile.first) {
+#pragma unroll
+      for (int i = 0; i < 64; ++i) o[i] *= factor[i % 4 / 2];
+    }
     pack();
     for (int j = 1; j < blocks; ++j) {
       await_values(j - 1);
@@ -221,10 +273,9 @@ struct PrefillWorker {
     for (int e = 0; e < 2; ++e) {
       sum[e] += __shfl_xor_sync(~0u, sum[e], 1);
       sum[e] += __shfl_xor_sync(~0u, sum[e], 2);
-      const int i = 64 * group + 16 * warp + lane / 4 + 8 * e;
-      if (i >= tile.rows) continue;
+      std::int64_t row;
+      if (!row_of(e, row)) continue;
       const float inverse = 1 / sum[e];
-      const std::int64_t row = tile.row + i;
 #pragma unroll
       for (int b = 0; b < 16; ++b) {
         const int d = 8 * b + lane % 4 * 2;
@@ -270,8 +321,10 @@ __global__ void __launch_bounds__(kPrefillThreads, 1)
   } else {
     registers_up<240>();
     PrefillWorker worker{m, tile, warp / 4, warp % 4, static_cast<int>(threadIdx.x) % 32, a.scale * 1.44269504f};
+    worker.begin(a, head);
     worker.attend();
-    worker.store(a, head);
+    if (tile.last) worker.store(a, head);
+    else worker.leave(a, head);
   }
 }
 
