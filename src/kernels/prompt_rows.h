@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/number_formats.h"
+#include "kernels/op_args.h"
 
 namespace palimpsest {
 
@@ -35,14 +36,15 @@ struct PromptCount {
   std::int64_t most_keys = 0;    ///< positions that the longest of them has reached with these rows
   std::int64_t most_others = 0;  ///< other rows of any sequence
 };
-inline PromptCount count_prompts(const PromptRule& rule, const std::int64_t* cu_seqlens, const std::int64_t* past, std::int64_t sequences) {
+inline PromptCount count_prompts(const PromptRule& rule, const RaggedRows& batch, const Tensor& past) {
+  const auto *cu = batch.cu_seqlens.on_host<std::int64_t>(), *before = past.on_host<std::int64_t>();
   PromptCount count;
-  for (std::int64_t n = 0; n < sequences; ++n) {
-    const std::int64_t rows = cu_seqlens[n + 1] - cu_seqlens[n], prompt = rule(past[n], rows);
+  for (std::int64_t n = 0; n < past.size(0); ++n) {
+    const std::int64_t rows = cu[n + 1] - cu[n], prompt = rule(before[n], rows);
     count.most_others = std::max(count.most_others, rows - prompt);
     if (prompt == 0) continue;
     ++count.sequences;
-    count.most_keys = std::max(count.most_keys, past[n] + prompt);
+    count.most_keys = std::max(count.most_keys, before[n] + prompt);
   }
   return count;
 }

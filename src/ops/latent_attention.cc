@@ -7,11 +7,11 @@
 #include "kernels/cuda/latent_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/cuda/product_workspace.h"
+#include "kernels/cuda/prompt_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
 #include "ops/front_door.h"
 #include "ops/latent_checks.h"
 #include "ops/ops.h"
-#include "ops/prompts.h"
 #include "ops/tensor_checks.h"
 #include "ops/weight_checks.h"
 
@@ -97,7 +97,7 @@ struct PromptRoom {
   Tensor product, image;  ///< of a few of its rows, before it is rounded
   Tensor carry;
 
-  PromptRoom(Arena& arena, const LatentAttentionArgs& a) : split(allocate_split(arena, a.past.size(0))) {
+  PromptRoom(Arena& arena, const LatentAttentionArgs& a) : split(arena, a.past.size(0)) {
     const std::int64_t rows = a.q.size(0), heads = a.q.size(1), window = cuda::window_rows(a.past.size(0)), r = a.kv_b.cols(), width = a.kv_b.rows();
     q = arena.allocate(DType::kBF16, {rows, heads, a.q.size(2)});
     cu_keys = arena.allocate(DType::kI64, {2 * a.past.size(0) + 1});

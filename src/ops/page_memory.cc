@@ -8,9 +8,9 @@
 #include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/cuda/product_workspace.h"
+#include "kernels/cuda/prompt_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
-#include "ops/prompts.h"
 #include "ops/tensor_checks.h"
 
 namespace palimpsest::ops {
@@ -85,7 +85,7 @@ struct PromptRoom {
   cuda::PromptSplit split;
   Tensor workspace;
 
-  PromptRoom(Arena& arena, const PageMemoryArgs& a) : split(allocate_split(arena, a.rows.slots.size(0))) {
+  PromptRoom(Arena& arena, const PageMemoryArgs& a) : split(arena, a.rows.slots.size(0)) {
     const auto rounded = [&](const Tensor& t) {
       Tensor r = t;
       if (!t.defined()) return r;

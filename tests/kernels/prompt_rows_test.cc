@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/latent_tasks.h"
+#include "kernels/ragged_batch.h"
 
 namespace palimpsest {
 namespace {
@@ -58,8 +59,8 @@ TEST(PromptRows, AreNoneWhereTheyTakeMoreMultiplyAdds) {
 }
 
 TEST(PromptRows, AreCounted) {
-  const std::vector<std::int64_t> cu = {0, 1, 1 + 2 * kGrid + 5, 1 + 3 * kGrid + 5, 1 + 3 * kGrid + 5}, past = {1000, kGrid, 0, 7};
-  const PromptCount count = count_prompts({}, cu.data(), past.data(), 4);
+  test::RaggedBatch batch({1, 2 * kGrid + 5, kGrid, 0}, {1000, kGrid, 0, 7});
+  const PromptCount count = count_prompts({}, batch.ragged(), batch.past());
   EXPECT_EQ(count.sequences, 2);
   EXPECT_EQ(count.most_keys, 3 * kGrid);
   EXPECT_EQ(count.most_others, 5);

@@ -4,6 +4,7 @@
 
 #include "kernels/op_args.h"
 #include "kernels/prompt_rows.h"
+#include "tensor/arena.h"
 
 /// What stands around delta_prefill and latent_prefill in a forward pass. Every tensor lies in device memory; kernels are put on `stream` (a
 /// cudaStream_t) and return at once.
@@ -11,6 +12,10 @@ namespace palimpsest::cuda {
 
 /// A batch of N sequences as one of 2 N: sequence 2 n has the rows of n for which PromptRule asks, 2 n + 1 the others.
 struct PromptSplit {
+  PromptSplit(Arena& arena, std::int64_t N)
+      : cu_seqlens(arena.allocate(DType::kI64, {2 * N + 1})), past(arena.allocate(DType::kI64, {2 * N})), prompts(arena.allocate(DType::kI32, {2 * N})),
+        others(arena.allocate(DType::kI32, {2 * N})) {}
+
   Tensor cu_seqlens;  ///< I64 [2 N + 1]
   Tensor past;        ///< I64 [2 N]
   Tensor prompts;     ///< I32 [2 N]: slots; kRowsOfOthers for the odd ones, and where there are no rows
