@@ -52,6 +52,7 @@ MAY_SEE = {
 PUBLIC_HEADERS = {
     "error.h": "base",
     "activations.h": "tensor",
+    "logit_facts.h": "tensor",
     "block_type.h": "tensor",
     "dtype.h": "tensor",
     "tensor.h": "tensor",

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
+
+#include "palimpsest/logit_facts.h"
 
 namespace palimpsest {
 
@@ -71,21 +74,29 @@ class Sampler {
     return sample({logits, recent, {}, {}, sequence, position});
   }
 
+  /// The token that sample() without constraint would choose, from what a device said of the logits; nothing where that does not decide it: with
+  /// bias, penalties or bans, or where too few candidates came. `facts` has no odd one, and its sum is at candidates_at().
+  std::optional<std::int32_t> sample(const LogitFacts& facts, std::uint64_t sequence, std::uint64_t position);
+  /// One over the temperature at which sample() of facts wants the sum; 0: it wants no candidates.
+  double candidates_at() const;
+
   const SamplingParams& params() const { return params_; }
 
  private:
-  struct Candidate {
-    float logit;
-    std::int32_t id;
-  };
+  using Candidate = LogitCandidate;
 
+  bool greedy() const { return params_.temperature <= 0 || params_.top_k == 1; }
   bool adjusts() const;
   void adjust(const SampleInput& input);
   void check(std::span<const float> logits) const;
   template <class F>
   void for_each_candidate(const SampleInput& input, F f);
   std::int32_t best(const SampleInput& input);
-  void rank(std::size_t count);
+  bool rank(std::size_t count);
+  void compare(std::size_t count, double sum, double wanted);
+  /// A sum over so many ranks is not computed here.
+  bool by_facts(std::size_t count) const { return facts_ && count == static_cast<std::size_t>(vocab_size_); }
+  std::int32_t choose(std::size_t count, std::uint64_t sequence, std::uint64_t position);
   std::size_t filter(std::size_t count, double largest);
   std::int32_t draw(std::size_t count, double largest, double u);
   template <class Weight>
@@ -99,6 +110,8 @@ class Sampler {
   std::int64_t vocab_size_;
   std::vector<Candidate> candidates_;  ///< the first ranked_ are in order and ahead of all others
   std::size_t ranked_ = 0;
+  const LogitFacts* facts_ = nullptr;  ///< where they stand for the logits: candidates_ are those of highest rank,
+  bool certain_ = true;                ///< and this says whether they were enough
   std::vector<char> marked_;  ///< [vocab] 1: banned; 2: penalised already. Banned marks stay, the
                               ///< others are taken back
   std::vector<double>

@@ -10,6 +10,7 @@
 
 #include "palimpsest/activations.h"
 #include "palimpsest/dtype.h"
+#include "palimpsest/logit_facts.h"
 #include "palimpsest/model.h"
 
 namespace palimpsest {
@@ -122,8 +123,12 @@ class Session {
   void score(std::span<const std::int32_t> ids,
              const std::function<void(std::int64_t first_row, std::int64_t rows, const float* logits)>& on_rows);
 
-  /// Logits [vocab] of the token after the last one appended; empty before the first append.
+  /// Logits [vocab] of the token after the last one appended; empty before the first append. On a device they stay there until they are asked for.
   std::span<const float> logits() const;
+  /// What the device said of them, until the next pass; null where it said nothing, as after a restore and on the host.
+  const LogitFacts* logit_facts() const;
+  /// From here on it says LogitFacts::candidates too, with the sum at this inverse temperature (Sampler::candidates_at()); 0: without.
+  void want_candidates(double inverse);
 
   /// Tokens appended so far.
   std::int64_t length() const;

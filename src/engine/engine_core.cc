@@ -261,6 +261,7 @@ bool EngineCore::begin(Choice& choice) {
 
 void EngineCore::take_slot(Choice& choice, std::int32_t slot) {
   choice.slot = slot;
+  choice.facts = nullptr;
   choice.state = Choice::State::kRunning;
   choice.begun = true;
   choice.sampler.emplace(choice.request.asked().sampling, runner_.vocab_size());

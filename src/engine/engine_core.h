@@ -81,8 +81,10 @@ class EngineCore {
     std::vector<std::int64_t> first_logit;  ///< of each choice, in logit_rows
     std::vector<std::int32_t> overlay_rows;  ///< rows of pictures
     std::vector<float> overlay;
+    std::vector<double> inverse;  ///< of each choice, as PassRunner::run_to_slots takes it
     std::int64_t prompt_rows = 0;
     bool hidden = false;
+    bool every_row = false;  ///< more logits than a row a choice
   };
 
   // where a sequence is
@@ -109,6 +111,7 @@ class EngineCore {
   void add_prompts(Pass& pass, const std::vector<Choice*>& candidates);
   void add(Pass& pass, Choice& choice, std::span<const std::int32_t> ids);
   bool run(Pass& pass);
+  double inverse_temperature(const Choice& choice, std::int64_t rows) const;
   void watch_rows(const Pass& pass);
   void failed(const Pass& pass, std::string_view why);
   void take_rows(const Pass& pass, const PassRunner::Rows& rows, std::size_t n);

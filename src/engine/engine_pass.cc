@@ -138,6 +138,15 @@ void EngineCore::add(Pass& pass, Choice& choice, std::span<const std::int32_t> i
     pass.logit_rows.push_back(row);
   pass.cu_seqlens.push_back(end);
   pass.hidden = pass.hidden || choice.request.pools();
+  pass.every_row = pass.every_row || every_row;
+  pass.inverse.push_back(inverse_temperature(choice, end - begin));
+}
+
+/// What a device prepares for the choice's next token: candidates where a token is chosen behind these rows, and by nothing else.
+double EngineCore::inverse_temperature(const Choice& choice, std::int64_t rows) const {
+  const EngineRequest& asked = choice.request.asked();
+  const bool draws = cache_.length(choice.slot) + rows == choice.request.prompt() + static_cast<std::int64_t>(choice.written.size());
+  return draws && !choice.constraint && asked.logprobs < 0 ? choice.sampler->candidates_at() : 0;
 }
 
 /// The next token of every answer.
@@ -188,16 +197,18 @@ void EngineCore::add_prompts(Pass& pass, const std::vector<Choice*>& candidates)
 bool EngineCore::run(Pass& pass) {
   watch_rows(pass);
   const auto start = now_();
+  for (Choice* choice : running_) choice->facts = nullptr;
   PassRunner::Rows rows;
   try {
-    rows = runner_.run({.tokens = pass.tokens,
-                        .cu_seqlens = pass.cu_seqlens,
-                        .slots = pass.slots,
-                        .logit_rows = pass.logit_rows,
-                        .fixed_forms = options_.exact,
-                        .overlay_rows = pass.overlay_rows,
-                        .overlay = pass.overlay.data()},
-                       cache_.pool(), pass.hidden);
+    const Batch batch{.tokens = pass.tokens,
+                      .cu_seqlens = pass.cu_seqlens,
+                      .slots = pass.slots,
+                      .logit_rows = pass.logit_rows,
+                      .fixed_forms = options_.exact,
+                      .overlay_rows = pass.overlay_rows,
+                      .overlay = pass.overlay.data()};
+    rows = pass.every_row ? runner_.run(batch, cache_.pool(), pass.hidden)
+                          : runner_.run_to_slots(batch, cache_.pool(), pass.hidden, pass.inverse);
   } catch (const std::exception& error) {
     watch_.drop_pass();
     failed(pass, error.what());
@@ -263,10 +274,15 @@ void EngineCore::take_rows(const Pass& pass, const PassRunner::Rows& rows, std::
       n + 1 < pass.choices.size() ? pass.first_logit[n + 1]
                                   : static_cast<std::int64_t>(pass.logit_rows.size()));
   const std::int64_t vocab = runner_.vocab_size();
-  const std::span<const float> values(
-      rows.logits.as<const float>() + pass.first_logit[n] * vocab,
-      static_cast<std::size_t>((logits - pass.first_logit[n]) * vocab));
-  if (!all_finite(values)) {
+  std::span<const float> values, last;
+  if (rows.facts.empty()) {
+    values = {rows.logits.as<const float>() + pass.first_logit[n] * vocab,
+              static_cast<std::size_t>((logits - pass.first_logit[n]) * vocab)};
+    last = values.last(static_cast<std::size_t>(vocab));
+  } else {
+    choice.facts = &rows.facts[n];
+  }
+  if (choice.facts ? choice.facts->odd >= 0 : !all_finite(values)) {
     ++metrics_.nonfinite;
     const std::string text =
         fmt::format("the model produced non-finite logits within the first {} tokens",
@@ -279,7 +295,7 @@ void EngineCore::take_rows(const Pass& pass, const PassRunner::Rows& rows, std::
     }
     return;
   }
-  cache_.computed(choice.slot, count, values.last(static_cast<std::size_t>(vocab)));
+  cache_.computed(choice.slot, count, last);
   const std::int64_t length = cache_.length(choice.slot);
   const bool of_prompt = length - count < request.prompt();
   (of_prompt ? metrics_.prompt_rows : metrics_.answer_rows) += static_cast<std::uint64_t>(count);
@@ -426,13 +442,20 @@ void EngineCore::draw(Draw& d) const {
       if (d.later) return;
       if (*limited) allowed = choice.allowed;
     }
-    const std::span<const float> logits = cache_.logits(choice.slot);
     const std::span<const std::int32_t> tokens = cache_.tokens(choice.slot);
+    const auto sequence = static_cast<std::uint64_t>(choice.index);
+    if (choice.facts && !choice.constraint && asked.logprobs < 0) {
+      if (const auto id = choice.sampler->sample(*choice.facts, sequence, tokens.size())) {
+        d.token.id = *id;
+        return;
+      }
+    }
+    const std::span<const float> logits = cache_.logits(choice.slot);
     d.token.id = choice.sampler->sample({.logits = logits,
                                          .recent = tokens,
                                          .written = choice.written,
                                          .allowed = allowed,
-                                         .sequence = static_cast<std::uint64_t>(choice.index),
+                                         .sequence = sequence,
                                          .position = tokens.size()});
     if (asked.logprobs >= 0) d.token = token_info(logits, d.token.id, asked.logprobs);
   } catch (const Error& error) {

@@ -77,13 +77,13 @@ class ModelRunner final : public PassRunner {
   }
   std::int64_t vocab_size() const override { return model_->config().vocab_size; }
   Rows run(const Batch& batch, StatePool& states, bool with_hidden) override {
-    both_.keeper = &keeper_;
-    both_.other = watcher_;
-    Observer* const observer = !with_hidden ? watcher_
-                               : watcher_   ? &both_
-                                            : static_cast<Observer*>(&keeper_);
-    const Tensor logits = forward(context_, *model_, batch, states, observer);
-    return {logits, with_hidden ? keeper_.kept() : Tensor{}};
+    const Tensor logits = forward(context_, *model_, batch, states, observer(with_hidden));
+    return {logits, {}, with_hidden ? keeper_.kept() : Tensor{}};
+  }
+  Rows run_to_slots(const Batch& batch, StatePool& states, bool with_hidden, std::span<const double> inverse) override {
+    if (!context_.on_device()) return run(batch, states, with_hidden);
+    forward_to_slots(context_, *model_, batch, states, inverse, facts_, observer(with_hidden));
+    return {{}, facts_, with_hidden ? keeper_.kept() : Tensor{}};
   }
   void observe(Observer* observer) override { watcher_ = observer; }
   base::ThreadPool& threads() override { return context_.pool; }
@@ -91,11 +91,18 @@ class ModelRunner final : public PassRunner {
   bool work_on_pictures() override { return pictures_->work(host_ ? *host_ : context_); }
 
  private:
+  Observer* observer(bool with_hidden) {
+    both_.keeper = &keeper_;
+    both_.other = watcher_;
+    return !with_hidden ? watcher_ : watcher_ ? &both_ : static_cast<Observer*>(&keeper_);
+  }
+
   std::shared_ptr<const Model> model_;
   ExecContext context_;
   HiddenKeeper keeper_;
   Observer* watcher_ = nullptr;
   Both both_;
+  std::vector<LogitFacts> facts_;  ///< of the last pass
   std::optional<PictureRows> pictures_;
   std::unique_ptr<ExecContext> host_;  ///< where the vision tower computes, when it lies on the host and the text model on a device
 };

@@ -36,6 +36,7 @@ struct EngineCore::Choice {
   std::shared_ptr<TokenConstraint> constraint;
   std::shared_ptr<Mask> mask;  ///< of the next token; null: allow_soon() will do
   std::vector<std::uint32_t> allowed;
+  const LogitFacts* facts = nullptr;  ///< of the next token, until the next pass
   /// All tokens of the answer. The sequence is prompt + written; its next token to compute is the
   /// one at its length, be it new or computed before and lost.
   std::vector<std::int32_t> written;

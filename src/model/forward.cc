@@ -13,6 +13,7 @@
 #include "model/project.h"
 #include "model/residual_stream.h"
 #include "model/state_spec.h"
+#include "ops/keep_logits.h"
 #include "ops/ragged.h"
 #include "ops/recordings.h"
 #include "tensor/measuring_device.h"
@@ -75,17 +76,18 @@ void embed(MixerContext& mix, const Weights& weights, const Tensor& tokens, cons
 
 /// What a pass reads of the batch, on the device that computes.
 struct Inputs {
-  Inputs(ExecContext& ctx, const ModelConfig& config, const Batch& batch, const Tensor& past_lengths)
+  Inputs(ExecContext& ctx, const ModelConfig& config, const Batch& batch, const Tensor& past_lengths, std::span<const double> inverse_temperatures)
       : tokens(as_tensor(batch.tokens, DType::kI32)),
         logit_rows(as_tensor(batch.logit_rows, DType::kI32)),
         rows{as_tensor(batch.cu_seqlens, DType::kI64), as_tensor(batch.slots, DType::kI32)},
         past(past_lengths),
-        inv_freq(as_tensor(std::span(config.attention.rope_inv_freq), DType::kF64)) {
-    ctx.stage({&tokens, &logit_rows, &rows.cu_seqlens, &rows.slots, &past, &inv_freq});
+        inv_freq(as_tensor(std::span(config.attention.rope_inv_freq), DType::kF64)),
+        inverse(as_tensor(inverse_temperatures, DType::kF64)) {
+    ctx.stage({&tokens, &logit_rows, &rows.cu_seqlens, &rows.slots, &past, &inv_freq, &inverse});
   }
   Tensor tokens, logit_rows;
   RaggedRows rows;
-  Tensor past, inv_freq;
+  Tensor past, inv_freq, inverse;
 };
 
 void show(ExecContext& ctx, Observer* observer, std::int64_t index, const Tensor& hidden) {
@@ -178,17 +180,37 @@ ops::Recordings::Key pass_key(ExecContext& ctx, const Model& model, const Batch&
           static_cast<std::uint64_t>(batch.rows()), batch.logit_rows.size(), longest, static_cast<std::uint64_t>(ctx.activations), batch.fixed_forms};
 }
 
-}  // namespace
-
-Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePool& states, Observer* observer) {
-  ctx.workspace.reset_to(0);
-  const Inputs in(ctx, model.config(), batch, states.prepare(batch.slots, batch.cu_seqlens));
+/// Logits where the model computes. Workspace that was taken before stays.
+Tensor compute(ExecContext& ctx, const Model& model, const Batch& batch, const Inputs& in, StatePool& states, Observer* observer) {
   const auto pass = [&] { return run_layers(ctx, model, batch, in, states, observer); };
   // What a step of decoding launches depends on the number of sequences, not on which they are.
   const bool can_repeat = ctx.on_device() && !observer && batch.overlay_rows.empty() && ops::one_row_each(batch.cu_seqlens);
   const Tensor logits = can_repeat ? recordings_of(states).play(ctx, pass_key(ctx, model, batch, in), pass) : pass();
   states.advance(batch.slots, batch.cu_seqlens);
-  return ctx.to_host(logits);
+  return logits;
+}
+
+/// KeepLogitsArgs::room. Taken before the pass, which may be played from a recording and then takes nothing itself.
+Tensor room_for_facts(ExecContext& ctx, std::int64_t sequences) { return ctx.workspace.allocate(DType::kU8, {logit_room_bytes(sequences)}); }
+
+}  // namespace
+
+Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePool& states, Observer* observer) {
+  ctx.workspace.reset_to(0);
+  const Inputs in(ctx, model.config(), batch, states.prepare(batch.slots, batch.cu_seqlens), {});
+  if (ctx.planning() && ctx.on_device()) room_for_facts(ctx, in.rows.slots.size(0));
+  return ctx.to_host(compute(ctx, model, batch, in, states, observer));
+}
+
+void forward_to_slots(ExecContext& ctx, const Model& model, const Batch& batch, StatePool& states, std::span<const double> inverse,
+                      std::vector<LogitFacts>& facts, Observer* observer) {
+  PALIMPSEST_CHECK(batch.logit_rows.size() == batch.slots.size() && inverse.size() == batch.slots.size(), "one row of logits a sequence");
+  ctx.workspace.reset_to(0);
+  const Inputs in(ctx, model.config(), batch, states.prepare(batch.slots, batch.cu_seqlens), inverse);
+  const Tensor room = room_for_facts(ctx, in.rows.slots.size(0));
+  const Tensor logits = compute(ctx, model, batch, in, states, observer);
+  ops::keep_logits(ctx, {.logits = logits, .slots = in.rows.slots, .kept = states.device_logits(), .inverse = in.inverse, .room = room}, facts);
+  for (const std::int32_t slot : batch.slots) states.put_logits(slot);
 }
 
 void final_norm(ExecContext& ctx, const Model& model, const Tensor& x, const Tensor& y) {

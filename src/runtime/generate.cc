@@ -84,6 +84,7 @@ class Answer {
       return;
     }
     const auto start = Clock::now();
+    session_.want_candidates(options_.constraint ? 0 : sampler_.candidates_at());
     const PromptCounts counts = resume(session_, held_, prompt, options_.borders, [&] {
       if (options_.on_prompt) options_.on_prompt(session_.length(), total);
       return !cancelled();
@@ -134,6 +135,9 @@ class Answer {
   }
 
   std::int32_t choose() {
+    if (const LogitFacts* facts = options_.constraint ? nullptr : session_.logit_facts()) {
+      if (const auto id = sampler_.sample(*facts, options_.sequence, held_.size())) return *id;
+    }
     const std::span<const float> logits = session_.logits();
     std::span<const std::uint32_t> allowed;
     if (options_.constraint) {

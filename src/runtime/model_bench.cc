@@ -57,6 +57,7 @@ class Runner {
     cu_seqlens_.resize(static_cast<std::size_t>(what.sequences) + 1);
     slots_.resize(static_cast<std::size_t>(what.sequences));
     logit_rows_.resize(slots_.size());
+    inverse_.resize(slots_.size());
   }
 
   struct Seconds {
@@ -87,10 +88,18 @@ class Runner {
     if (options_.stop && options_.stop(repetition_)) throw Error(ErrorCode::kCancelled, "interrupted");
     for (std::size_t n = 0; n < cu_seqlens_.size(); ++n) cu_seqlens_[n] = static_cast<std::int64_t>(n) * rows_each;
     for (std::size_t n = 0; n < logit_rows_.size(); ++n) logit_rows_[n] = static_cast<std::int32_t>(cu_seqlens_[n + 1] - 1);
-    const Tensor logits = forward(context_, model_, {.tokens = ids, .cu_seqlens = cu_seqlens_, .slots = slots_, .logit_rows = logit_rows_}, states_);
-    if (passes_++ % 64 != 0) return;  // looking at a step of many sequences would take as long as the step
-    const std::span values(logits.as<const float>(), static_cast<std::size_t>(logits.numel()));
-    if (!std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }))
+    const Batch batch{.tokens = ids, .cu_seqlens = cu_seqlens_, .slots = slots_, .logit_rows = logit_rows_};
+    bool finite = true;
+    if (context_.on_device()) {
+      forward_to_slots(context_, model_, batch, states_, inverse_, facts_);
+      finite = std::all_of(facts_.begin(), facts_.end(), [](const LogitFacts& f) { return f.odd < 0; });
+    } else {
+      const Tensor logits = forward(context_, model_, batch, states_);
+      if (passes_++ % 64 != 0) return;  // looking at a step of many sequences would take as long as the step
+      const std::span values(logits.as<const float>(), static_cast<std::size_t>(logits.numel()));
+      finite = std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+    }
+    if (!finite)
       throw make_error(ErrorCode::kNumeric, "the model produced non-finite logits within the first {} tokens", states_.length(slots_[0]));
   }
 
@@ -114,6 +123,8 @@ class Runner {
   StatePool states_;
   std::vector<std::int32_t> ids_, slots_, logit_rows_;
   std::vector<std::int64_t> cu_seqlens_;
+  std::vector<double> inverse_;  ///< zeros: greedy
+  std::vector<LogitFacts> facts_;
   int repetition_ = 0;
   std::int64_t passes_ = 0;  ///< of this repetition
 };

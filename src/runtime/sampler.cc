@@ -157,20 +157,29 @@ std::int32_t Sampler::best(const SampleInput& input) {
 }
 
 /// Puts the `count` first candidates in order. Ranks more than asked, so that a slow walk down the
-/// ranks sorts seldom.
-void Sampler::rank(std::size_t count) {
-  if (count <= ranked_) return;
+/// ranks sorts seldom. False: there are not so many here.
+bool Sampler::rank(std::size_t count) {
+  if (count <= ranked_) return true;
+  if (count > candidates_.size()) return certain_ = false;
   count = std::min(candidates_.size(), std::max({count, 4 * ranked_, kFirstRanked}));
   const auto from = candidates_.begin() + static_cast<std::ptrdiff_t>(ranked_);
   const auto to = candidates_.begin() + static_cast<std::ptrdiff_t>(count);
   if (to != candidates_.end()) std::nth_element(from, to, candidates_.end(), ahead);
   std::sort(from, to, ahead);
   ranked_ = count;
+  return true;
+}
+
+/// Before `sum` is compared with a part of total(count): a device adds in another order, and where that could decide nothing is certain.
+void Sampler::compare(std::size_t count, double sum, double wanted) {
+  constexpr double kDoubt = 1e-9;
+  if (by_facts(count) && std::abs(sum - wanted) <= kDoubt * wanted) certain_ = false;
 }
 
 /// Sum of the weights of the `count` candidates of highest rank.
 template <class Weight>
 double Sampler::total(std::size_t count, Weight weight) const {
+  if (by_facts(count)) return facts_->sum;
   double sum = 0;
   for (std::size_t i = 0; i < count; ++i) sum += weight(candidates_[i].logit);
   return sum;
@@ -180,19 +189,20 @@ double Sampler::total(std::size_t count, Weight weight) const {
 std::size_t Sampler::filter(std::size_t count, double largest) {
   const auto weight = [largest](float logit) { return std::exp(logit - largest); };
   if (params_.top_p < 1) {
+    const std::size_t all = count;
     const double wanted = params_.top_p * total(count, weight);
     double sum = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      rank(i + 1);
+    for (std::size_t i = 0; i < count && rank(i + 1); ++i) {
       sum += weight(candidates_[i].logit);
+      compare(all, sum, wanted);
       if (sum >= wanted) count = i + 1;
     }
+    if (by_facts(count)) certain_ = false;  // their sum is that of this filter
   }
   if (params_.min_p > 0) {
     std::size_t kept = 1;
     const double least = largest + std::log(params_.min_p);
-    for (; kept < count; ++kept) {
-      rank(kept + 1);
+    for (; kept < count && rank(kept + 1); ++kept) {
       if (candidates_[kept].logit < least) break;
     }
     count = kept;
@@ -209,12 +219,12 @@ std::int32_t Sampler::draw(std::size_t count, double largest, double u) {
   const double wanted = u * total(count, weight);
   double sum = 0;
   std::size_t last = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    rank(i + 1);
+  for (std::size_t i = 0; i < count && rank(i + 1); ++i) {
     const double w = weight(candidates_[i].logit);
     if (w == 0) break;  // so is everything below
     last = i;
     sum += w;
+    compare(count, sum, wanted);
     if (sum > wanted) break;
   }
   return candidates_[last].id;
@@ -222,12 +232,16 @@ std::int32_t Sampler::draw(std::size_t count, double largest, double u) {
 
 std::int32_t Sampler::sample(const SampleInput& input) {
   check(input.logits);
-  if (params_.temperature <= 0 || params_.top_k == 1) return best(input);
+  if (greedy()) return best(input);
   candidates_.clear();
   ranked_ = 0;
+  facts_ = nullptr;
   for_each_candidate(input, [&](const Candidate& c) { candidates_.push_back(c); });
   require_one(!candidates_.empty());
-  std::size_t count = candidates_.size();
+  return choose(candidates_.size(), input.sequence, input.position);
+}
+
+std::int32_t Sampler::choose(std::size_t count, std::uint64_t sequence, std::uint64_t position) {
   if (params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < count) {
     count = static_cast<std::size_t>(params_.top_k);
     rank(count);
@@ -235,7 +249,25 @@ std::int32_t Sampler::sample(const SampleInput& input) {
   rank(1);
   const double largest = candidates_[0].logit;
   return draw(filter(count, largest), largest,
-              base::uniform(params_.seed, input.sequence, input.position));
+              base::uniform(params_.seed, sequence, position));
+}
+
+double Sampler::candidates_at() const {
+  if (greedy() || adjusts() || !params_.banned.empty()) return 0;
+  return params_.top_p < 1 ? 1 : 1 / params_.temperature;
+}
+
+std::optional<std::int32_t> Sampler::sample(const LogitFacts& facts, std::uint64_t sequence, std::uint64_t position) {
+  if (adjusts() || !params_.banned.empty()) return std::nullopt;
+  if (greedy()) return facts.best;
+  const auto count = static_cast<std::size_t>(params_.top_k > 0 ? params_.top_k : vocab_size_);
+  if (facts.candidates.empty() || (count < static_cast<std::size_t>(vocab_size_) && count > facts.candidates.size())) return std::nullopt;
+  candidates_.assign(facts.candidates.begin(), facts.candidates.end());
+  ranked_ = 0;
+  facts_ = &facts;
+  certain_ = true;
+  const std::int32_t id = choose(static_cast<std::size_t>(vocab_size_), sequence, position);
+  return certain_ ? std::optional(id) : std::nullopt;
 }
 
 }  // namespace palimpsest

@@ -183,7 +183,7 @@ void SequenceCache::computed(std::int32_t slot, std::int64_t rows, std::span<con
   const std::int64_t end = pool_.length(slot), begin = end - rows;
   PALIMPSEST_CHECK(rows >= 1 && begin >= 0 && end <= static_cast<std::int64_t>(s.tokens.size()),
                    "what was wanted was computed");
-  std::copy(logits.begin(), logits.end(), pool_.logits(slot).begin());
+  if (!logits.empty()) std::copy(logits.begin(), logits.end(), pool_.logits(slot).begin());
   const bool whole = end == s.prompt || (end % kSnapshotGrid == 0 && s.prompt - end >= kFewestRows);
   s.canonical = s.canonical && whole && (begin == 0 || rows >= kFewestRows);
   if (pool_.recorded(slot)) return;  // may be taken back
@@ -201,7 +201,7 @@ void SequenceCache::computed(std::int32_t slot, std::int64_t rows, std::span<con
 }
 
 std::span<const float> SequenceCache::logits(std::int32_t slot) const {
-  return pool_.length(slot) == 0 ? std::span<const float>{} : std::as_const(pool_).logits(slot);  // threads draw at once
+  return pool_.length(slot) == 0 ? std::span<const float>{} : std::as_const(pool_).logits(slot);
 }
 
 PromptCounts SequenceCache::counts(std::int32_t slot) const {

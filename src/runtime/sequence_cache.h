@@ -82,7 +82,7 @@ class SequenceCache {
   [[nodiscard]] bool make_room(std::span<const std::int32_t> slots,
                                std::span<const std::int64_t> cu_seqlens);
   /// `rows` of what was wanted are in the pool (forward has advanced it); `logits` of the last one,
-  /// which must be finite.
+  /// which must be finite; empty: the pool has them already.
   void computed(std::int32_t slot, std::int64_t rows, std::span<const float> logits);
 
   /// Every token of the sequence, wanted ones included.
@@ -93,7 +93,7 @@ class SequenceCache {
     const std::int64_t block = pool_.options().block_tokens;
     return pool_.row_bytes() > 0 ? (length + block - 1) / block : 0;
   }
-  /// Of the next token after length(); empty at the start.
+  /// Of the next token after length(); empty at the start. Several threads may ask at once.
   std::span<const float> logits(std::int32_t slot) const;
   /// What became of the prompt so far. Sums to its length when all of it is computed.
   PromptCounts counts(std::int32_t slot) const;

@@ -99,7 +99,7 @@ struct Session::Impl {
     return true;
   }
 
-  /// One pass over the next tokens that are wanted, at most `max_rows`, whose pictures are there; logits of all its rows or of the last, checked to be finite.
+  /// One pass over the next tokens that are wanted, at most `max_rows`, whose pictures are there; logits of all its rows if asked for, checked to be finite.
   Tensor run(std::int64_t max_rows, bool all_logits) {
     std::span<const std::int32_t> ids = cache.wanted(slot, max_rows);
     overlay_rows.clear();
@@ -113,24 +113,25 @@ struct Session::Impl {
     const std::array<std::int32_t, 1> slots = {slot};
     const auto wanted = std::span(all_rows).first(ids.size());
     Tensor logits;
+    facts.clear();
     try {
       // Without room, forward says what is missing.
       (void)cache.make_room(slots, cu_seqlens);
-      logits = forward(context, *model, {.tokens = ids, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = all_logits ? wanted : wanted.last(1),
-                                         .fixed_forms = exact, .overlay_rows = overlay_rows, .overlay = overlay.data()},
-                       states, observer);
+      const Batch batch{.tokens = ids, .cu_seqlens = cu_seqlens, .slots = slots, .logit_rows = all_logits ? wanted : wanted.last(1),
+                        .fixed_forms = exact, .overlay_rows = overlay_rows, .overlay = overlay.data()};
+      if (context.on_device() && !all_logits) forward_to_slots(context, *model, batch, states, {&inverse, 1}, facts, observer);
+      else logits = forward(context, *model, batch, states, observer);
     } catch (...) {
       reset();  // some layers may have seen these tokens and others not
       throw;
     }
-    const float* values = logits.as<float>();
-    if (!std::all_of(values, values + logits.numel(), [](float x) { return std::isfinite(x); })) {
+    const std::span<const float> values(logits.as<const float>(), facts.empty() ? static_cast<std::size_t>(logits.numel()) : 0);
+    if (facts.empty() ? !std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); }) : facts[0].odd >= 0) {
       const std::int64_t at = states.length(slot);
       reset();
       throw make_error(ErrorCode::kNumeric, "the model produced non-finite logits within the first {} tokens; the sequence was dropped", at);
     }
-    const auto last = static_cast<std::size_t>(logits.size(0) - 1), vocab = static_cast<std::size_t>(logits.size(1));
-    cache.computed(slot, static_cast<std::int64_t>(ids.size()), std::span(values + last * vocab, vocab));
+    cache.computed(slot, static_cast<std::int64_t>(ids.size()), facts.empty() ? values.last(static_cast<std::size_t>(logits.size(1))) : values);
     return logits;
   }
 
@@ -165,6 +166,7 @@ struct Session::Impl {
   }
 
   void reset() {
+    facts.clear();
     cache.drop(slot);
     slot = *cache.open({});
   }
@@ -206,6 +208,8 @@ struct Session::Impl {
   std::vector<std::int32_t> all_rows;  // 0, 1, 2, ...
   std::vector<std::int32_t> tokens, overlay_rows;  // of a pass with pictures
   std::vector<float> overlay;
+  std::vector<LogitFacts> facts;  // of the slot's logits, or none
+  double inverse = 0;
   Observer* observer = nullptr;
 };
 
@@ -230,6 +234,7 @@ PromptCounts Session::resume(std::span<const std::int32_t> ids, std::span<const 
                              const std::function<bool(std::int64_t)>& on_progress) {
   Impl& s = *impl_;
   s.check_ids(ids, 0);
+  s.facts.clear();
   s.slot = s.cache.reopen(s.slot, ids, borders);
   s.run_all(on_progress);
   return s.cache.counts(s.slot);
@@ -258,11 +263,14 @@ void Session::save(const std::filesystem::path& path, const SessionNote& note) c
 }
 
 SessionNote Session::restore(const std::filesystem::path& path) {
+  impl_->facts.clear();
   return load_session(path, impl_->cache, impl_->slot, impl_->origin());
 }
 
 std::span<const std::int32_t> Session::ids() const { return impl_->cache.tokens(impl_->slot); }
 std::span<const float> Session::logits() const { return impl_->cache.logits(impl_->slot); }
+const LogitFacts* Session::logit_facts() const { return impl_->facts.empty() ? nullptr : impl_->facts.data(); }
+void Session::want_candidates(double inverse) { impl_->inverse = inverse; }
 std::int64_t Session::length() const { return impl_->states.length(impl_->slot); }
 std::int64_t Session::context() const { return impl_->plan.context; }
 void Session::reset() { impl_->reset(); }

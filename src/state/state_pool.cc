@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -147,12 +148,13 @@ StatePool::StatePool(const Layout& layout, const StatePoolOptions& options, Devi
   blocks_held_.assign(slots, 0);
   taken_.assign(slots, false);
   written_.assign(slots, false);
+  newest_.assign(slots, Newest::kDevice);
   begun_.resize(slots);
   past_.reserve(slots);
   if (device.kind() == DeviceKind::kCpu) return;
   device_table_ = Buffer(static_cast<std::int64_t>(table_.size()) * 4, device);
   stale_last_ = static_cast<std::int64_t>(table_.size());
-  host_logits_ = Buffer(options.slots * options.vocab_size * 4);
+  if (options.vocab_size > 0) host_logits_ = Buffer(options.slots * options.vocab_size * 4, device, MemoryKind::kPinnedHost);
 }
 
 std::size_t StatePool::index(std::int32_t slot) const {
@@ -187,16 +189,14 @@ void StatePool::send_table() {
   stale_first_ = stale_last_ = 0;
 }
 
-/// Logits that the host keeps, into the slot, before the slot is copied as a whole.
+/// Logits that the host wrote, into the slot, before the slot is copied as a whole.
 void StatePool::send_logits(std::int32_t slot) const {
-  if (const std::int64_t bytes = options_.vocab_size * 4; host_logits_.bytes() > 0)
-    device_.copy(fixed(slot) + logits_offset_, host_logits_.data() + slot * bytes, bytes);
-}
-
-/// And back, after the slot was written as a whole.
-void StatePool::fetch_logits(std::int32_t slot) {
-  if (const std::int64_t bytes = options_.vocab_size * 4; host_logits_.bytes() > 0)
-    device_.copy(host_logits_.data() + slot * bytes, fixed(slot) + logits_offset_, bytes);
+  Newest& newest = newest_[index(slot)];
+  const std::int64_t bytes = options_.vocab_size * 4;
+  if (host_logits_.bytes() == 0 || newest != Newest::kHost) return;
+  device_.copy(fixed(slot) + logits_offset_, host_logits_.data() + slot * bytes, bytes);
+  device_.wait();
+  newest = Newest::kBoth;
 }
 
 /// Keeps the first `blocks` blocks of a slot.
@@ -223,8 +223,8 @@ std::int32_t StatePool::acquire() {
   // plans take no memory.
   if (written_[static_cast<std::size_t>(slot)]) {
     device_.fill(fixed(slot), 0, slot_bytes_);
-    fetch_logits(slot);
   }
+  newest_[static_cast<std::size_t>(slot)] = Newest::kDevice;
   written_[static_cast<std::size_t>(slot)] = false;
   return slot;
 }
@@ -340,8 +340,34 @@ std::optional<DType> StatePool::list_type() const {
 }
 
 std::span<float> StatePool::logits(std::int32_t slot) {
+  (void)std::as_const(*this).logits(slot);  // may be read, too
   written_[index(slot)] = true;
+  newest_[index(slot)] = Newest::kHost;
   return {kept_logits(slot), static_cast<std::size_t>(options_.vocab_size)};
+}
+
+std::span<const float> StatePool::logits(std::int32_t slot) const {
+  float* const kept = kept_logits(slot);
+  if (host_logits_.bytes() > 0) {
+    const std::lock_guard lock(fetching_);
+    if (Newest& newest = newest_[index(slot)]; newest == Newest::kDevice) {
+      device_.copy(kept, fixed(slot) + logits_offset_, options_.vocab_size * 4);
+      device_.wait();
+      newest = Newest::kBoth;
+    }
+  }
+  return {kept, static_cast<std::size_t>(options_.vocab_size)};
+}
+
+Tensor StatePool::device_logits() const {
+  Tensor t = Tensor::contiguous(buffer_.data() + logits_offset_, DType::kF32, {options_.slots, options_.vocab_size}, device_.kind());
+  t.strides[0] = slot_bytes_ / 4;
+  return t;
+}
+
+void StatePool::put_logits(std::int32_t slot) {
+  written_[index(slot)] = true;
+  newest_[index(slot)] = Newest::kDevice;
 }
 
 float* StatePool::kept_logits(std::int32_t slot) const {
@@ -354,8 +380,7 @@ float* StatePool::kept_logits(std::int32_t slot) const {
 void StatePool::poison(std::int32_t slot) {
   const std::size_t s = index(slot);
   device_.fill(fixed(slot), 0xFF, slot_bytes_);
-  fetch_logits(slot);
-  written_[s] = true;
+  put_logits(slot);
   for (std::int64_t b = 0; b < blocks_held_[s]; ++b) {
     const std::int32_t unit = unit_of(slot, b);
     if (units_.references(unit) == 1)

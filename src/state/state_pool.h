@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -137,8 +138,11 @@ class StatePool {
   /// the sequence's state like its pages, so that going back to a moment needs no token to be
   /// computed again. In host memory on every device.
   std::span<float> logits(std::int32_t slot);
-  /// The same to read, which several threads may do at once.
-  std::span<const float> logits(std::int32_t slot) const { return {kept_logits(slot), static_cast<std::size_t>(options_.vocab_size)}; }
+  /// The same to read, which several threads may do at once. On a device they are fetched when they are first asked for.
+  std::span<const float> logits(std::int32_t slot) const;
+  /// The same where the pool lies: F32 [slots, vocab_size], strided in its first dimension, for who computes there. put_logits() says that a slot's were written.
+  Tensor device_logits() const;
+  void put_logits(std::int32_t slot);
 
   // -- snapshots ------------------------------------------------------------------------------
 
@@ -241,7 +245,6 @@ class StatePool {
   void send_table();
   float* kept_logits(std::int32_t slot) const;
   void send_logits(std::int32_t slot) const;
-  void fetch_logits(std::int32_t slot);
   void cut_blocks(std::int32_t slot, std::int64_t blocks);
   std::optional<StateSnapshot> create(std::int64_t length, std::vector<std::int32_t> shared);
   template <class Unit, class F>
@@ -274,8 +277,11 @@ class StatePool {
   std::vector<Memory> memories_;
   std::vector<std::int32_t> table_;  ///< [slots, max_blocks]; -1: none
   // Where the pool lies on a device: the table there, [first, last) of it that is older than
-  // table_, and the logits on the host, [slots, vocab_size].
+  // table_, and the logits on the host, [slots, vocab_size], pinned; which side's are the slot's.
   Buffer device_table_, host_logits_;
+  enum class Newest : std::uint8_t { kDevice, kHost, kBoth };
+  mutable std::vector<Newest> newest_;
+  mutable std::mutex fetching_;
   std::int64_t stale_first_ = 0, stale_last_ = 0;
   std::vector<std::int32_t> free_slots_;
   std::vector<std::int64_t> lengths_, blocks_held_;

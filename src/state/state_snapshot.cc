@@ -95,7 +95,7 @@ void StatePool::read_slot(std::int32_t slot, std::int64_t length, std::int64_t b
 void StatePool::write_slot(std::int32_t slot, std::int64_t length, std::int64_t begin,
                            std::int64_t bytes, const std::byte* from, Side side) {
   std::byte* out = fixed(slot);
-  written_[index(slot)] = true;
+  put_logits(slot);
   const auto copy = [&](std::int64_t offset, std::int64_t at, std::int64_t count) {
     device_.copy(out + offset, from + at, count);
   };
@@ -152,7 +152,6 @@ bool StatePool::restore(std::int32_t slot, const StateSnapshot& snapshot) {
   for_each_piece(snapshot, [&](const std::byte* piece, std::int64_t offset, std::int64_t bytes) {
     write_slot(slot, lengths_[s], offset, bytes, piece, Side::kPool);
   });
-  fetch_logits(slot);
   return true;
 }
 
@@ -176,10 +175,9 @@ std::optional<std::int32_t> StatePool::fork(std::int32_t slot) {
   }
   blocks_held_[c] = blocks;
   lengths_[c] = lengths_[s];
-  written_[c] = true;
   send_logits(slot);
   device_.copy(fixed(child), fixed(slot), slot_bytes_);
-  fetch_logits(child);
+  put_logits(child);
   return child;
 }
 
@@ -218,7 +216,6 @@ void StatePool::rollback(std::int32_t slot) {
   for_each_piece(begun, [&](const std::byte* piece, std::int64_t offset, std::int64_t bytes) {
     write_slot(slot, begun.length_, offset, bytes, piece, Side::kPool);
   });
-  fetch_logits(slot);
   lengths_[s] = begun.length_;
   cut_blocks(slot, blocks_for(begun.length_));
 }
@@ -244,7 +241,6 @@ void StatePool::read_fixed(std::int32_t slot, std::byte* out) const {
 
 void StatePool::write_fixed(std::int32_t slot, const std::byte* from) {
   write_slot(slot, length(slot), 0, fixed_bytes(length(slot)), from, Side::kHost);
-  fetch_logits(slot);
 }
 
 /// copy(first row in a unit, bytes to the next row there, offset in the packed rows, bytes of a

@@ -52,6 +52,35 @@ TEST(EngineCore, TellsTheStoryInOrder) {
   EXPECT_EQ(again.heard().tokens, heard.tokens);
 }
 
+// Rows of logits that leave a device: those that somebody reads.
+TEST(EngineCore, LogitsStayOnTheDeviceWhereTheirFactsDecide) {
+  struct Case {
+    EngineRequest request;
+    std::int64_t fetched;
+  };
+  std::vector<Case> cases(7, {asks(some_text(1, 300), 9), 0});
+  cases[1].request.sampling.temperature = 0;
+  cases[2].request.sampling.top_p = 0.6;
+  cases[3].request.sampling.min_p = 0.5;
+  cases[4].request.sampling.top_k = 3;
+  cases[5].request.logprobs = 2, cases[5].fetched = 9;
+  cases[6].request.sampling.presence_penalty = 1, cases[6].fetched = 9;
+  constexpr std::int64_t kRow = 4 * FakeModel::kVocab;
+  for (const auto& [request, fetched] : cases) {
+    FakeEngine engine({.on_device = true});
+    for (const std::int64_t more : {0, 1}) {  // then of a snapshot of the prompt's end
+      Listener listener;
+      engine.submit(request, listener);
+      ASSERT_TRUE(engine.finish());
+      const auto heard = listener.heard(), truth = alone(request);
+      EXPECT_EQ(heard.tokens, truth.tokens);
+      EXPECT_EQ(heard.ends.at(0).text, truth.ends.at(0).text);
+      for (std::size_t i = 0; i < 9 && request.logprobs >= 0; ++i) EXPECT_EQ(heard.infos.at(0)[i].logprob, truth.infos.at(0)[i].logprob);
+      EXPECT_EQ(engine.device.copies[kRow], fetched > 0 ? (1 + more) * fetched : more);
+    }
+  }
+}
+
 TEST(EngineCore, APromptKnownToItsEndNeedsNoPassForItsFirstToken) {
   FakeEngine engine;
   Listener first, again;

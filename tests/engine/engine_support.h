@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "engine/engine_core.h"
+#include "kernels/ref/keep_logits.h"
+#include "support/fake_device.h"
 #include "support/fake_model.h"
 
 // What tests of the engine share: a listener that keeps everything, and an engine without thread
@@ -122,9 +124,25 @@ class FakeRunner final : public PassRunner {
     }
     return {Tensor::contiguous(logits_.data(), DType::kF32,
                                {static_cast<std::int64_t>(batch.slots.size()), FakeModel::kVocab}),
+            {},
             {}};
   }
 
+  Rows run_to_slots(const Batch& batch, StatePool& states, bool hidden, std::span<const double> inverse) override {
+    const Rows rows = run(batch, states, hidden);
+    if (!on_device) return rows;
+    facts_.clear();
+    candidates_.resize(batch.slots.size());
+    for (std::size_t n = 0; n < batch.slots.size(); ++n) {
+      const std::span row(rows.logits.at<const float>(static_cast<std::int64_t>(n)), FakeModel::kVocab);
+      std::copy(row.begin(), row.end(), states.device_logits().at<float>(batch.slots[n]));
+      states.put_logits(batch.slots[n]);
+      facts_.push_back(ref::logit_facts(row, inverse[n], candidates_[n]));
+    }
+    return {{}, facts_, {}};
+  }
+
+  bool on_device = false;  ///< logits stay in the pool
   std::function<bool(const Batch&)> fails;
   std::int64_t passes = 0;
   std::vector<std::int64_t> rows_of_last;  ///< rows of each sequence of the last pass
@@ -133,10 +151,13 @@ class FakeRunner final : public PassRunner {
   FakeModel model_{true};
   base::ThreadPool pool_{1};
   std::vector<float> logits_;
+  std::vector<LogitFacts> facts_;
+  std::vector<std::vector<LogitCandidate>> candidates_;
 };
 
 struct FakeEngineOptions {
   std::int64_t slots = 3, context = 400, tokens = 0, snapshots = 40;
+  bool on_device = false;
   EngineOptions engine = {};
 };
 
@@ -147,10 +168,12 @@ struct FakeEngine {
                                  .tokens = o.tokens > 0 ? o.tokens : o.slots * o.context,
                                  .max_length = o.context,
                                  .vocab_size = FakeModel::kVocab,
-                                 .cache_bytes = o.snapshots * (2 * 64 * 3 * 4)}),
+                                 .cache_bytes = o.snapshots * (2 * 64 * 3 * 4)},
+             o.on_device ? device : host_device()),
         cache(pool, {.exact = true}),
         core(runner, cache, resolved(o), [this] { return time += tick; }) {
     pool.poison_freed(true);
+    runner.on_device = o.on_device;
   }
   static EngineOptions resolved(const FakeEngineOptions& o) {
     EngineOptions options = o.engine;
@@ -182,6 +205,7 @@ struct FakeEngine {
 
   EngineClock::time_point time{};
   EngineClock::duration tick = std::chrono::milliseconds(1);
+  FakeDevice device;
   FakeRunner runner;
   StatePool pool;
   SequenceCache cache;

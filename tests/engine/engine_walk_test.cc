@@ -33,7 +33,10 @@ EngineRequest some_request(int n) {
   }
   EngineRequest request{
       .prompt = prompt,
-      .sampling = {.temperature = n % 5 == 0 ? 0.0 : 0.1, .seed = static_cast<std::uint64_t>(n)},
+      .sampling = {.temperature = n % 5 == 0 ? 0.0 : 0.1,
+                   .top_k = n % 8 == 1 ? 4 : 0,
+                   .top_p = n % 8 == 2 ? 0.7 : 1,
+                   .seed = static_cast<std::uint64_t>(n)},
       .max_tokens = n % 41,
       .choices = n % 7 == 0 ? 1 + n % 5 : 1,
       .priority = n % 11 == 0 ? n % 3 : 0,
@@ -68,6 +71,7 @@ struct Walk {
                 .context = 400,
                 .tokens = kind % 2 == 0 ? 448 : 1200,
                 .snapshots = kind % 3 * 20,
+                .on_device = kind % 7 < 3,
                 .engine = {.ubatch = 256,
                            .pass_seconds = kind % 4 == 0 ? 1e-9 : 0.004,
                            .suspended_bytes = kind % 5 < 2 ? 0 : 3000}}) {

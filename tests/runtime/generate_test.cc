@@ -69,6 +69,27 @@ TEST(Generate, WritesTheRecordedContinuations) {
   }
 }
 
+// On a device tokens are chosen by what it says of the logits: the same ones.
+TEST(Generate, WritesWhatTheLogitsThemselvesGive) {
+  const auto prompt = recorded(0)["prompt_ids"].get<std::vector<std::int32_t>>();
+  for (SamplingParams params : {greedy(), SamplingParams{}, {.temperature = 0.6, .top_p = 0.95}, {.top_k = 20}, {.temperature = 2, .min_p = 0.02}, {.repeat_penalty = 1.2}}) {
+    params.seed = 11;
+    Session session = demo_session(), by_rows = demo_session();
+    Sampler sampler(params, demo()->config().vocab_size);
+    std::vector<std::int32_t> held, wanted = prompt;
+    GenerateOptions options;
+    options.max_tokens = 40;
+    const GenerateResult result = generate(session, sampler, held, prompt, options);
+    by_rows.append(prompt);
+    while (wanted.size() < prompt.size() + 40) {
+      wanted.push_back(sampler.sample(by_rows.logits(), wanted, options.sequence, wanted.size()));
+      by_rows.append(std::span(wanted).last(1));
+    }
+    EXPECT_EQ(result.ids, std::vector(wanted.begin() + static_cast<std::ptrdiff_t>(prompt.size()), wanted.end())) << params.temperature << ' ' << params.top_p;
+    EXPECT_EQ(session.logit_facts() != nullptr, test::test_device() == DeviceKind::kCuda);
+  }
+}
+
 TEST(Generate, SameSeedSameIdsWhateverTheSplit) {
   const auto prompt = recorded(0)["prompt_ids"].get<std::vector<std::int32_t>>();
   SamplingParams params;

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "kernels/ref/keep_logits.h"
 #include "palimpsest/error.h"
 
 namespace palimpsest {
@@ -389,6 +390,50 @@ RC_GTEST_PROP(SamplerProperty, DrawsOnlyWhatTheFiltersKeep, ()) {
   wider.top_p = std::min(1.0, params.top_p + 1e-9);
   wider.min_p = params.min_p * (1 - 1e-9);
   RC_ASSERT(naive_distribution(wider, logits, recent, written, forbidden).contains(id));
+}
+
+// What a device says of a row decides as the row itself does, or not at all.
+TEST(Sampler, ChoosesByFactsWhatItChoosesByLogits) {
+  std::vector<SamplingParams> kinds = {{.temperature = 0}, {}, {.temperature = 0.6}, {.temperature = 1.7}, {.temperature = 1e-310}, {.top_k = 1}};
+  kinds.push_back({.temperature = 0.8, .top_k = 40, .top_p = 0.9});
+  for (const double top_p : {0.0, 0.5, 0.95, 1 - 1e-12}) kinds.push_back({.temperature = 1.3, .top_p = top_p});
+  for (const double min_p : {1e-4, 0.05, 1.0}) kinds.push_back({.temperature = 1.3, .top_p = min_p > 0.01 ? 1 : 0.9, .min_p = min_p});
+  int decided = 0, all = 0;
+  for (const std::size_t vocab : {std::size_t{1}, std::size_t{37}, std::size_t{5000}}) {
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      auto logits = random_logits(vocab, seed, seed % 4 == 0 ? 0.01 : 4);
+      for (float& x : logits) x = seed % 4 == 1 ? std::round(x) : seed % 4 == 2 ? x * 3 : x;  // ties; a long tail
+      for (SamplingParams params : kinds) {
+        params.seed = seed;
+        params.top_k = std::min(params.top_k, static_cast<std::int64_t>(vocab));
+        Sampler sampler(params, static_cast<std::int64_t>(vocab));
+        std::vector<LogitCandidate> candidates;
+        auto facts = ref::logit_facts(logits, sampler.candidates_at(), candidates);
+        std::reverse(candidates.begin(), candidates.end());
+        facts.sum *= 1 + 1e-11;
+        const auto id = sampler.sample(facts, 3, seed);
+        ++all;
+        decided += id.has_value();
+        EXPECT_EQ(id.value_or(sampler.sample(logits, {}, 3, seed)), sampler.sample(logits, {}, 3, seed))
+            << vocab << ' ' << seed << " T " << params.temperature << " p " << params.top_p << ' ' << params.min_p;
+      }
+    }
+  }
+  EXPECT_GT(decided, all * 3 / 4);
+  for (const SamplingParams& params : {SamplingParams{.repeat_penalty = 1.1}, SamplingParams{.logit_bias = {{1, 2}}}, SamplingParams{.temperature = 0, .banned = {0}}}) {
+    Sampler sampler(params, 37);
+    EXPECT_EQ(sampler.candidates_at(), 0);
+    EXPECT_EQ(sampler.sample(LogitFacts{.best = 0}, 0, 0), std::nullopt);
+  }
+}
+
+// A sum that falls on the border cannot be told from one beside it.
+TEST(Sampler, FactsDoNotDecideAtABorder) {
+  const std::vector<LogitCandidate> two = {{0, 0}, {0, 1}};
+  Sampler sampler({.top_p = 0.5}, 2);
+  EXPECT_EQ(sampler.sample({.best = 0, .sum = 2, .candidates = two}, 0, 0), std::nullopt);
+  EXPECT_EQ(sampler.sample({.best = 0, .sum = 1.99, .candidates = two}, 0, 0), 0);
+  EXPECT_EQ(sampler.sample({.best = 0, .sum = 5, .candidates = two}, 0, 0), std::nullopt) << "too few";
 }
 
 }  // namespace

@@ -125,5 +125,33 @@ TEST(DevicePool, HoldsWhatAPoolOnTheHostHolds) {
   }
 }
 
+TEST(DevicePool, FetchesLogitsThatAreAskedFor) {
+  test::FakeDevice device;
+  StatePool pool(spec(DType::kF32), {.slots = 2, .tokens = 600, .max_length = 200, .vocab_size = kVocab, .cache_bytes = 1 << 16}, device);
+  const StatePool& reads = pool;
+  const std::int32_t a = pool.acquire();
+  append(pool, a, 3, 1);
+  const auto put = [&](float x) {
+    std::fill_n(pool.device_logits().at<float>(a), kVocab, x);
+    pool.put_logits(a);
+  };
+  std::int64_t& rows = device.copies[kVocab * 4];
+  put(7);
+  rows = 0;
+  const auto snapshot = pool.snapshot(a);
+  put(8);
+  EXPECT_EQ(rows, 0);
+  EXPECT_EQ(reads.logits(a)[kVocab - 1], 8);
+  EXPECT_EQ(reads.logits(a)[0], 8);
+  EXPECT_EQ(rows, 1) << "once";
+  ASSERT_TRUE(pool.restore(a, *snapshot));
+  const std::int32_t b = pool.fork(a).value();
+  EXPECT_EQ(rows, 1);
+  EXPECT_EQ(reads.logits(b)[0], 7);
+  EXPECT_EQ(reads.logits(a)[0], 7);
+  pool.release(b);
+  EXPECT_EQ(reads.logits(pool.acquire())[0], 0) << "nothing of an earlier sequence";
+}
+
 }  // namespace
 }  // namespace palimpsest

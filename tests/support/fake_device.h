@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+
 #include "tensor/device.h"
 
 namespace palimpsest::test {
@@ -21,7 +23,10 @@ class FakeDevice : public Device {
   /// Bytes that are allocated.
   std::int64_t taken(MemoryKind kind) const { return taken_[static_cast<int>(kind)]; }
   std::int64_t free_memory() override { return free_; }
-  void copy(void* to, const void* from, std::int64_t bytes) override { host_.copy(to, from, bytes); }
+  void copy(void* to, const void* from, std::int64_t bytes) override {
+    host_.copy(to, from, bytes);
+    ++copies[bytes];
+  }
   void copy_rows(void* to, std::int64_t to_stride, const void* from, std::int64_t from_stride,
                  std::int64_t row_bytes, std::int64_t rows) override {
     host_.copy_rows(to, to_stride, from, from_stride, row_bytes, rows);
@@ -35,6 +40,8 @@ class FakeDevice : public Device {
   }
   void wait() override {}
   void* stream() override { return nullptr; }
+
+  std::map<std::int64_t, std::int64_t> copies;  ///< by their bytes
 
  private:
   Device& host_ = host_device();

@@ -9,6 +9,7 @@
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/graph.h"
+#include "kernels/cuda/keep_logits.h"
 #include "kernels/cuda/latent_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/cuda/plain_vision_kernels.h"
@@ -59,6 +60,8 @@ void* recording_stream() { return nullptr; }
 void* end_recording(bool) { unsupported(); }
 void play_recording(void*, void*) { unsupported(); }
 void forget_recording(void*) noexcept {}
+
+void keep_logits(const KeepLogitsArgs&, void*) { unsupported(); }
 
 bool tiles_take(const Matrix&) { unsupported(); }
 bool tile_side_by_side(std::span<const MatmulArgs>) { unsupported(); }
