@@ -35,4 +35,9 @@ inline std::int64_t logit_room_bytes(std::int64_t rows) {
   return rows * static_cast<std::int64_t>(sizeof(LogitHead) + kLogitBins * sizeof(std::int32_t) + kMostCandidates * sizeof(LogitCandidate));
 }
 
+/// On a device, put on `stream` (a cudaStream_t). Results do not depend on the order in which blocks run, but for the order of candidates.
+namespace cuda {
+void keep_logits(const KeepLogitsArgs& args, void* stream);
+}
+
 }  // namespace palimpsest

@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "base/check.h"
-#include "kernels/cuda/keep_logits.h"
 
 namespace palimpsest::ops {
 

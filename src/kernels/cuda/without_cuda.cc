@@ -9,12 +9,12 @@
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/graph.h"
-#include "kernels/cuda/keep_logits.h"
 #include "kernels/cuda/latent_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/cuda/plain_vision_kernels.h"
 #include "kernels/cuda/prompt_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
+#include "kernels/logit_args.h"
 #include "palimpsest/error.h"
 
 namespace palimpsest::cuda {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/keep_logits.h"
 #include "kernels/cuda/plain/launch.cuh"
+#include "kernels/logit_args.h"
 
 namespace palimpsest::cuda {
 namespace {
