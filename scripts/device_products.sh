@@ -6,7 +6,7 @@ set -eu
 if [ "${1:-}" = pack ]; then
   root=$(cd "$(dirname "$0")/.." && pwd)
   mkdir -p "$2/lib"
-  (cd "$root" && tar -c include src/base src/tensor src/kernels/*.h src/kernels/ref src/kernels/cuda tests/gpu tests/support bench/kernels) | tar -x -C "$2"
+  (cd "$root" && tar -c include src/base src/tensor src/kernels/*.h src/kernels/ref src/kernels/cuda tests/gpu tests/support tests/kernels/block_weights.h bench/kernels) | tar -x -C "$2"
   cp -r /usr/include/fmt /usr/include/tl "$2/lib"
   cp -r /usr/src/googletest/googletest "$2/lib/gtest"
   rm -rf "$2/lib/gtest/test" "$2/lib/gtest/samples" "$2/lib/gtest/docs"

@@ -14,30 +14,44 @@ namespace {
 
 using Fill = DeviceTensor::Fill;
 
+enum Kind { kBF16, kMxfp4, kF16, kQ8_0, kQ4_K, kQ6_K };
+constexpr const char* kNames[] = {" BF16", " MXFP4", " F16", " Q8_0", " Q4_K", " Q6_K"};
+
 /// Weights [n, k] as they are stored.
 struct Weights {
   DeviceTensor numbers, scales;
   Matrix matrix;
-  Weights(bool mx, std::int64_t n, std::int64_t k, std::uint64_t seed) {
-    if (!mx) {
+  Weights(Kind kind, std::int64_t n, std::int64_t k, std::uint64_t seed) {
+    if (kind == kBF16 || kind == kF16) {
       numbers = DeviceTensor(DType::kBF16, {n, k}, Fill::kNormal, 0, 0.03f, seed);
       matrix.dense = numbers;
-      return;
+      if (kind == kF16) matrix.dense.dtype = DType::kF16;  // the bits of other numbers, near 1
+    } else if (kind == kMxfp4) {
+      numbers = DeviceTensor(DType::kI8, {n, k / 2}, Fill::kUniform, -128, 127, seed);
+      scales = DeviceTensor(DType::kI8, {n, k / 32}, Fill::kUniform, 116, 124, seed + 1);
+      matrix.mx = {numbers, scales};
+      matrix.mx.codes.dtype = matrix.mx.scales.dtype = DType::kU8;
+    } else {
+      // Random bytes, 4096 blocks again and again; the upper bytes of d and dmin make them 2^-10 to 2^-8.
+      const BlockType type = kind == kQ8_0 ? BlockType::kQ8_0 : kind == kQ4_K ? BlockType::kQ4_K : BlockType::kQ6_K;
+      const auto size = static_cast<std::size_t>(block_bytes(type)), all = static_cast<std::size_t>(n * k / block_columns(type)) * size;
+      const std::size_t at = kind == kQ6_K ? 209u : 1u;
+      std::vector<std::uint8_t> bytes(all);
+      for (std::size_t i = 0; i < all; ++i) {
+        bytes[i] = i >= 4096 * size ? bytes[i - 4096 * size] : static_cast<std::uint8_t>(256 * base::uniform(seed, i, 0));
+        if (i % size == at || (kind == kQ4_K && i % size == 3)) bytes[i] = static_cast<std::uint8_t>(0x14 + bytes[i] % 8);
+      }
+      numbers = DeviceTensor(DType::kU8, {static_cast<std::int64_t>(all)});
+      numbers.upload(bytes.data());
+      matrix.blocks = BlockTensor::contiguous(numbers.get().data, type, n, k, DeviceKind::kCuda);
     }
-    numbers = DeviceTensor(DType::kI8, {n, k / 2}, Fill::kUniform, -128, 127, seed);
-    scales = DeviceTensor(DType::kI8, {n, k / 32}, Fill::kUniform, 116, 124, seed + 1);
-    matrix.mx = {numbers, scales};
-    matrix.mx.codes.dtype = matrix.mx.scales.dtype = DType::kU8;
   }
   /// Rows [first, first + count).
   Matrix rows(std::int64_t first, std::int64_t count) const {
-    if (!matrix.is_mx()) {
-      Matrix m;
-      m.dense = matrix.dense.rows(first, count);
-      return m;
-    }
     Matrix m;
-    m.mx = {matrix.mx.codes.rows(first, count), matrix.mx.scales.rows(first, count)};
+    if (matrix.is_mx()) m.mx = {matrix.mx.codes.rows(first, count), matrix.mx.scales.rows(first, count)};
+    else if (!matrix.is_blocks()) m.dense = matrix.dense.rows(first, count);
+    else m.blocks = matrix.blocks, m.blocks.rows = count, m.blocks.data = static_cast<std::uint8_t*>(m.blocks.data) + first * m.blocks.row_bytes;
     return m;
   }
 };
@@ -55,8 +69,8 @@ void report_pair(const std::string& name, double before, double now, double flop
   report.add(result);
 }
 
-void dense_case(const char* what, bool mx, int parts, std::int64_t rows, std::int64_t k, const std::vector<std::int64_t>& outputs, Report& report) {
-  const std::string name = std::string("products ") + what + (mx ? " MXFP4" : " BF16") + (parts == 2 ? " q16" : " q8") + " T=" + std::to_string(rows);
+void dense_case(const char* what, Kind kind, int parts, std::int64_t rows, std::int64_t k, const std::vector<std::int64_t>& outputs, Report& report) {
+  const std::string name = std::string("products ") + what + kNames[kind] + (parts == 2 ? " q16" : " q8") + " T=" + std::to_string(rows);
   if (!wanted(name)) return;
   const DeviceTensor x(DType::kF32, {rows, k}, Fill::kNormal, 0, 1, 1);
   std::vector<Weights> weights;
@@ -64,7 +78,7 @@ void dense_case(const char* what, bool mx, int parts, std::int64_t rows, std::in
   std::vector<MatmulArgs> products, old;
   double flops = 0, bytes = static_cast<double>(x.get().bytes());
   for (const std::int64_t n : outputs) {
-    weights.emplace_back(mx, n, k, static_cast<std::uint64_t>(3 + products.size()));
+    weights.emplace_back(kind, n, k, static_cast<std::uint64_t>(3 + products.size()));
     y.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{rows, n});
     want.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{rows, n});
     products.push_back({x, weights.back().matrix, y.back()});
@@ -89,12 +103,33 @@ void dense_case(const char* what, bool mx, int parts, std::int64_t rows, std::in
   report_pair(name, before, now, flops, bytes, difference, report);
 }
 
-void expert_case(bool mx, int parts, std::int64_t rows, int most_before, Report& report) {
-  const std::string name = std::string("products experts") + (mx ? " MXFP4" : " BF16") + (parts == 2 ? " q16" : " q8") + " T=" + std::to_string(rows);
+/// As many matrices in turn, beside the plain kernels, which compute in F32.
+void form_case(Kind kind, int parts, std::int64_t rows, std::int64_t n, int matrices, Report& report) {
+  constexpr std::int64_t k = 4096;
+  const std::string name = std::string("products forms") + kNames[kind] + (parts == 2 ? " q16" : " q8") + " T=" + std::to_string(rows) + " n=" + std::to_string(n);
+  if (!wanted(name)) return;
+  const DeviceTensor x(DType::kF32, {rows, k}, Fill::kNormal, 0, 1, 1), y(DType::kF32, {rows, n}), want(DType::kF32, {rows, n});
+  std::vector<Weights> weights;
+  for (int i = 0; i < matrices; ++i) weights.emplace_back(kind, n, k, static_cast<std::uint64_t>(i));
+  const auto run = [&](int i, cudaStream_t stream) {
+    const MatmulArgs product{x, weights[static_cast<std::size_t>(i)].matrix, y};
+    cuda::tile_matmul({&product, 1}, parts, nullptr, stream);
+  };
+  const auto run_plain = [&](int i, cudaStream_t stream) { cuda::plain::matmul({x, weights[static_cast<std::size_t>(i)].matrix, want}, stream); };
+  const bool compared = rows <= 64;  // or they take too long
+  run(0, nullptr);
+  if (compared) run_plain(0, nullptr);
+  const Difference difference = compared ? compare(y, want) : Difference{};
+  const double before = compared ? time_graph(matrices, run_plain) : 0, now = time_graph(matrices, run);
+  report_pair(name, before, now, 2.0 * static_cast<double>(rows * n * k), static_cast<double>(weights[0].matrix.bytes() + rows * n * 4 + x.get().bytes()), difference, report);
+}
+
+void expert_case(Kind kind, int parts, std::int64_t rows, int most_before, Report& report) {
+  const std::string name = std::string("products experts") + kNames[kind] + (parts == 2 ? " q16" : " q8") + " T=" + std::to_string(rows);
   if (!wanted(name)) return;
   constexpr std::int64_t kExperts = 256, kTopK = 8, kWidth = 2304, kInter = 1024;
   constexpr int kRotations = 8;
-  const Weights w1(mx, kExperts * kInter, kWidth, 1), w3(mx, kExperts * kInter, kWidth, 3), w2(mx, kExperts * kWidth, kInter, 5);
+  const Weights w1(kind, kExperts * kInter, kWidth, 1), w3(kind, kExperts * kInter, kWidth, 3), w2(kind, kExperts * kWidth, kInter, 5);
   std::vector<ExpertMatrices> experts;
   for (std::int64_t e = 0; e < kExperts; ++e) experts.push_back({w1.rows(e * kInter, kInter), w3.rows(e * kInter, kInter), w2.rows(e * kWidth, kWidth)});
   std::vector<std::uint8_t> table(static_cast<std::size_t>(cuda::plain::expert_table_bytes(kExperts)));
@@ -123,11 +158,12 @@ void expert_case(bool mx, int parts, std::int64_t rows, int most_before, Report&
     ids.back().upload(chosen.data());
   }
   const DeviceTensor memory(DType::kU8, {cuda::plain::experts_workspace_bytes(rows, kTopK, kWidth, kInter, kExperts)});
+  const int parts_before = kind > kMxfp4 ? 0 : parts;  // plain kernels
   const auto run = [&](int i, const Tensor& to, int most, cudaStream_t stream) {
     ExpertsArgs args;
     args.x = x, args.ids = ids[static_cast<std::size_t>(i)], args.weights = shares, args.y = to;
     args.experts = experts.data(), args.device_experts = table_there.get().data, args.num_experts = kExperts;
-    cuda::plain::experts(args, kInter, parts, memory.get().data, stream, most);
+    cuda::plain::experts(args, kInter, to.data == want.get().data ? parts_before : parts, memory.get().data, stream, most);
   };
   run(0, want, most_before, nullptr);
   run(0, y, 128, nullptr);
@@ -142,28 +178,36 @@ void expert_case(bool mx, int parts, std::int64_t rows, int most_before, Report&
 
 void product_cases(Report& report) {
   for (const int parts : {1, 2}) {
-    dense_case("KDA in", false, parts, 1, 2304, {4096, 4096, 4096, 128, 128, 32}, report);
-    dense_case("KDA out", false, parts, 1, 4096, {2304}, report);
-    dense_case("KDA gates", false, parts, 1, 128, {4096, 4096}, report);
-    dense_case("router and shared up", false, parts, 1, 2304, {256, 1024, 1024}, report);
-    dense_case("head", false, parts, 1, 2304, {163840}, report);
+    dense_case("KDA in", kBF16, parts, 1, 2304, {4096, 4096, 4096, 128, 128, 32}, report);
+    dense_case("KDA out", kBF16, parts, 1, 4096, {2304}, report);
+    dense_case("KDA gates", kBF16, parts, 1, 128, {4096, 4096}, report);
+    dense_case("router and shared up", kBF16, parts, 1, 2304, {256, 1024, 1024}, report);
+    dense_case("head", kBF16, parts, 1, 2304, {163840}, report);
     for (const std::int64_t rows : {std::int64_t{8192}, std::int64_t{2048}, std::int64_t{512}}) {
-      dense_case("KDA in", false, parts, rows, 2304, {4096, 4096, 4096, 128, 128, 32}, report);
-      dense_case("KDA out", false, parts, rows, 4096, {2304}, report);
+      dense_case("KDA in", kBF16, parts, rows, 2304, {4096, 4096, 4096, 128, 128, 32}, report);
+      dense_case("KDA out", kBF16, parts, rows, 4096, {2304}, report);
       if (rows != 8192) continue;
-      dense_case("KDA gate", false, parts, rows, 128, {4096}, report);
-      dense_case("MLA q", false, parts, rows, 2304, {6144, 576}, report);
-      dense_case("dense up", false, parts, rows, 2304, {9216, 9216}, report);
-      dense_case("dense down", false, parts, rows, 9216, {2304}, report);
-      dense_case("shared up", false, parts, rows, 2304, {1024, 1024}, report);
-      dense_case("shared down", false, parts, rows, 1024, {2304}, report);
-      dense_case("KDA in", true, parts, rows, 2304, {4096, 4096, 4096}, report);
+      dense_case("KDA gate", kBF16, parts, rows, 128, {4096}, report);
+      dense_case("MLA q", kBF16, parts, rows, 2304, {6144, 576}, report);
+      dense_case("dense up", kBF16, parts, rows, 2304, {9216, 9216}, report);
+      dense_case("dense down", kBF16, parts, rows, 9216, {2304}, report);
+      dense_case("shared up", kBF16, parts, rows, 2304, {1024, 1024}, report);
+      dense_case("shared down", kBF16, parts, rows, 1024, {2304}, report);
+      dense_case("KDA in", kMxfp4, parts, rows, 2304, {4096, 4096, 4096}, report);
     }
-    for (const bool mx : {false, true}) {
-      expert_case(mx, parts, 8192, 64, report);
-      expert_case(mx, parts, 2048, 64, report);
-      expert_case(mx, parts, 512, 64, report);
-      for (const std::int64_t rows : {std::int64_t{64}, std::int64_t{32}, std::int64_t{16}, std::int64_t{1}}) expert_case(mx, parts, rows, 0, report);
+    for (const Kind kind : {kBF16, kMxfp4}) {
+      expert_case(kind, parts, 8192, 64, report);
+      expert_case(kind, parts, 2048, 64, report);
+      expert_case(kind, parts, 512, 64, report);
+      for (const std::int64_t rows : {std::int64_t{64}, std::int64_t{32}, std::int64_t{16}, std::int64_t{1}}) expert_case(kind, parts, rows, 0, report);
+    }
+    for (const Kind kind : {kF16, kQ8_0, kQ4_K, kQ6_K}) {
+      for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{8}, std::int64_t{64}, std::int64_t{512}, std::int64_t{2048}}) {
+        form_case(kind, parts, rows, 57344, 1, report);
+        if (rows <= 8) form_case(kind, parts, rows, 4096, 8, report);
+      }
+      if (kind == kQ6_K || kind == kF16) continue;
+      for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{16}, std::int64_t{64}}) expert_case(kind, parts, rows, 0, report);
     }
   }
 }

@@ -41,7 +41,14 @@ class DeviceTest : public testing::Test {
     copy.device = DeviceKind::kCuda;
     return copy;
   }
-  Matrix to_device(const Matrix& w) { return {to_device(w.dense), {to_device(w.mx.codes), to_device(w.mx.scales)}}; }
+  Matrix to_device(const Matrix& w) {
+    Matrix there{to_device(w.dense), {to_device(w.mx.codes), to_device(w.mx.scales)}};
+    if (w.is_blocks()) {
+      there.blocks = w.blocks;
+      there.blocks.data = to_device(Tensor::contiguous(w.blocks.data, DType::kU8, {w.blocks.rows * w.blocks.row_bytes})).data;
+    }
+    return there;
+  }
   RaggedRows to_device(const RaggedRows& r) { return {to_device(r.cu_seqlens), to_device(r.slots)}; }
 
   /// The bytes of `t`, which to_device() made, from its first element on.

@@ -4,37 +4,55 @@
 
 #include <bit>
 #include <cmath>
+#include <memory>
 #include <string>
 
 #include "base/number_formats.h"
 #include "gpu/device_test.h"
+#include "kernels/block_weights.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/ref/experts.h"
-#include "kernels/ref/matmul.h"
+#include "kernels/ref/load.h"
 #include "support/numeric.h"
 
 namespace palimpsest::test {
 namespace {
 
+enum Kind { kBF16, kF16, kMxfp4, kQ8_0, kQ4_K, kQ6_K };
+constexpr const char* kNames[] = {"BF16, ", "F16, ", "MXFP4, ", "Q8_0, ", "Q4_K, ", "Q6_K, "};
+
 class Tiles : public DeviceTest {
  protected:
-  /// Weights [n, k]: BF16, or MXFP4 with scales from 2^-127 to 2^3.
+  /// Weights [n, k]; MXFP4 with scales from 2^-127 to 2^3.
   struct Weights {
-    std::vector<std::uint16_t> bf16;
+    std::vector<std::uint16_t> halves;
     std::vector<std::uint8_t> codes, scales;
+    std::unique_ptr<BlockWeight> blocks;
     Matrix matrix;
-    Weights(bool mx, std::int64_t n, std::int64_t k, std::uint64_t seed) {
-      if (!mx) {
-        bf16 = to_bf16(random_normal(n * k, seed));
-        matrix.dense = Tensor::contiguous(bf16.data(), DType::kBF16, {n, k});
-        return;
+    Weights(Kind kind, std::int64_t n, std::int64_t k, std::uint64_t seed) {
+      if (kind == kMxfp4) {
+        const auto bytes = random_uniform(n * k / 2, seed, 0, 255.99), powers = random_uniform(n * k / 32, seed + 1, 118, 130.99);
+        codes.assign(bytes.begin(), bytes.end());
+        scales.assign(powers.begin(), powers.end());
+        scales[0] = 0;
+        matrix.mx = {Tensor::contiguous(codes.data(), DType::kU8, {n, k / 2}), Tensor::contiguous(scales.data(), DType::kU8, {n, k / 32})};
+      } else if (kind == kBF16 || kind == kF16) {
+        const auto numbers = random_normal(n * k, seed);
+        for (const float x : numbers) halves.push_back(kind == kBF16 ? float_to_bf16(x) : float_to_f16(x));
+        matrix.dense = Tensor::contiguous(halves.data(), kind == kBF16 ? DType::kBF16 : DType::kF16, {n, k});
+      } else {
+        blocks = std::make_unique<BlockWeight>(kind == kQ8_0 ? BlockType::kQ8_0 : kind == kQ4_K ? BlockType::kQ4_K : BlockType::kQ6_K, n, k, seed);
+        matrix = blocks->matrix();
       }
-      const auto bytes = random_uniform(n * k / 2, seed, 0, 255.99), powers = random_uniform(n * k / 32, seed + 1, 118, 130.99);
-      codes.assign(bytes.begin(), bytes.end());
-      scales.assign(powers.begin(), powers.end());
-      scales[0] = 0;
-      matrix.mx = {Tensor::contiguous(codes.data(), DType::kU8, {n, k / 2}), Tensor::contiguous(scales.data(), DType::kU8, {n, k / 32})};
+    }
+    /// The absolute value of what a weight is the sum of.
+    double terms(std::int64_t row, std::int64_t col) const {
+      if (!matrix.is_blocks()) return std::abs(ref::load<double>(matrix, row, col));
+      const std::int64_t columns = block_columns(matrix.blocks.type);
+      const auto* block = static_cast<const std::uint8_t*>(matrix.blocks.data) + row * matrix.blocks.row_bytes + col / columns * block_bytes(matrix.blocks.type);
+      const auto parts = ref::block_parts(matrix.blocks.type, block, static_cast<int>(col % columns));
+      return std::abs(static_cast<double>(parts.scale) * parts.code) + std::abs(static_cast<double>(parts.min));
     }
   };
   /// Memory of NaN.
@@ -70,11 +88,13 @@ class Tiles : public DeviceTest {
 
 TEST_F(Tiles, AgreeWithDoubleAndDoNotKnowOtherRows) {
   struct Size {
-    bool mx;
+    Kind kind;
     std::int64_t n, k;
   };
-  for (const Size& s : {Size{false, 33, 32}, {false, 200, 96}, {false, 130, 2304}, {false, 16, 1056}, {true, 17, 128}, {true, 150, 1152}, {true, 129, 2304}}) {
-    Weights w(s.mx, s.n, s.k, 5);
+  for (const Size& s : {Size{kBF16, 33, 32},  {kBF16, 200, 96},  {kBF16, 130, 2304}, {kBF16, 16, 1056},  {kMxfp4, 17, 128}, {kMxfp4, 150, 1152}, {kMxfp4, 129, 2304}, {kF16, 33, 32},
+                        {kF16, 200, 1056},    {kQ8_0, 17, 64},   {kQ8_0, 150, 1152}, {kQ8_0, 129, 2304}, {kQ4_K, 17, 256},  {kQ4_K, 150, 1280}, {kQ4_K, 129, 2304},  {kQ6_K, 18, 256},
+                        {kQ6_K, 150, 1280},   {kQ6_K, 132, 2304}}) {
+    Weights w(s.kind, s.n, s.k, 5);
     constexpr std::int64_t kRows = 600;
     auto numbers = random_normal(kRows * s.k, 6);
     for (const int parts : {1, 2}) {
@@ -83,30 +103,34 @@ TEST_F(Tiles, AgreeWithDoubleAndDoNotKnowOtherRows) {
         const Tensor x = Tensor::contiguous(numbers.data(), DType::kF32, {rows, s.k});
         const auto y = run(x, w.matrix, parts);
         if (rows != kRows) {
-          EXPECT_TRUE(std::equal(y.begin(), y.end(), whole.begin())) << s.n << " x " << s.k << ", " << rows << " rows";
+          EXPECT_TRUE(std::equal(y.begin(), y.end(), whole.begin())) << kNames[s.kind] << s.n << " x " << s.k << ", " << rows << " rows";
           continue;
         }
         whole = y;
-        constexpr std::int64_t kChecked = 66;
-        std::vector<double> want(static_cast<std::size_t>(kChecked * s.n)), magnitude(want.size());
-        ref::matmul<double>({x.rows(0, kChecked), w.matrix, Tensor::contiguous(want.data(), DType::kF64, {kChecked, s.n})});
         // Activations err by 2^-9 of themselves a part; the tensor cores cut sums of 16 columns at 2^-23 of the largest term.
-        auto positive = numbers;
-        for (float& v : positive) v = std::abs(v);
-        Weights absolute(s.mx, s.n, s.k, 5);
-        for (auto& v : absolute.bf16) v &= 0x7fff;
-        for (auto& v : absolute.codes) v &= 0x77;
-        ref::matmul<double>({Tensor::contiguous(positive.data(), DType::kF32, {kChecked, s.k}), absolute.matrix, Tensor::contiguous(magnitude.data(), DType::kF64, {kChecked, s.n})});
-        const double activations = parts == 1 ? 0x1p-9 : 0x1p-18;
-        EXPECT_TRUE(within_bound(std::span(y).first(want.size()), want, magnitude, {.c = activations / kEpsF32 + 2.0 * static_cast<double>(s.k) / 16 + 8})) << s.n << " x " << s.k << ", " << parts;
+        constexpr std::int64_t kChecked = 66;
+        const double activations = (parts == 1 ? 0x1p-9 : 0x1p-18) / kEpsF32, sums = 2.0 * static_cast<double>(s.k) / 16 + 8;
+        std::vector<double> want(static_cast<std::size_t>(kChecked * s.n)), magnitude(want.size());
+        for (std::int64_t n = 0; n < s.n; ++n) {
+          for (std::int64_t k = 0; k < s.k; ++k) {
+            const double weight = ref::load<double>(w.matrix, n, k), error = std::abs(weight) * activations + w.terms(n, k) * sums;
+            for (std::int64_t row = 0; row < kChecked; ++row) {
+              const double one = numbers[static_cast<std::size_t>(row * s.k + k)];
+              want[static_cast<std::size_t>(row * s.n + n)] += weight * one;
+              magnitude[static_cast<std::size_t>(row * s.n + n)] += error * std::abs(one);
+            }
+          }
+        }
+        EXPECT_TRUE(within_bound(std::span(y).first(want.size()), want, magnitude, {.c = 1})) << kNames[s.kind] << s.n << " x " << s.k << ", " << parts;
       }
     }
+    memory_.clear();
   }
 }
 
 TEST_F(Tiles, ProductsSideBySideAreThoseOfEach) {
   auto numbers = random_normal(40 * 256, 1);
-  const Weights a(false, 100, 256, 2), b(false, 16, 256, 3), c(false, 300, 128, 4);
+  const Weights a(kBF16, 100, 256, 2), b(kBF16, 16, 256, 3), c(kBF16, 300, 128, 4);
   for (const std::int64_t rows : {std::int64_t{3}, std::int64_t{40}}) {
     const Tensor x = Tensor::contiguous(numbers.data(), DType::kF32, {rows, 256});
     Tensor half = x;
@@ -136,8 +160,8 @@ TEST_F(Tiles, ProductsSideBySideAreThoseOfEach) {
 // A product may begin while the one before it ends; what it reads of it is there all the same.
 TEST_F(Tiles, EachProductSeesTheOneBefore) {
   constexpr std::int64_t kWidth = 2304;
-  for (const bool mx : {false, true}) {
-    const Weights w(mx, kWidth, kWidth, 5);
+  for (const Kind kind : {kBF16, kMxfp4, kQ4_K}) {
+    const Weights w(kind, kWidth, kWidth, 5);
     auto numbers = random_normal(kWidth, 6, 1e-3);
     const Tensor x = Tensor::contiguous(numbers.data(), DType::kF32, {1, kWidth});
     std::vector<float> results[2] = {std::vector<float>(kWidth), std::vector<float>(kWidth)};
@@ -160,16 +184,16 @@ TEST_F(Tiles, EachProductSeesTheOneBefore) {
 // What makes a prompt's rows the same as those of a step: warpgroups add up as warps do.
 TEST_F(Tiles, ManyRowsOnWarpgroupsHaveTheBitsOfFew) {
   struct Size {
-    bool mx;
+    Kind kind;
     std::int64_t n, k;
   };
   constexpr std::int64_t kRows = 2100;  // eleven tiles, the last with few rows; nine blocks of outputs, of which the last is not full
-  for (const Size& s : {Size{false, 1090, 32}, {false, 1090, 96}, {false, 1090, 2304}, {true, 1090, 128}, {true, 1090, 1152}, {true, 1090, 2304}}) {
-    Weights w(s.mx, s.n, s.k, 5);
+  for (const Size& s : {Size{kBF16, 1090, 32}, {kBF16, 1090, 96}, {kBF16, 1090, 2304}, {kMxfp4, 1090, 128}, {kMxfp4, 1090, 1152}, {kMxfp4, 1090, 2304}}) {
+    Weights w(s.kind, s.n, s.k, 5);
     auto numbers = random_normal(kRows * s.k, 6);
     const Tensor x = Tensor::contiguous(numbers.data(), DType::kF32, {kRows, s.k});
     for (const int parts : {1, 2}) {
-      EXPECT_EQ(differences(run(x, w.matrix, parts, true), run(x, w.matrix, parts), s.n), "") << (s.mx ? "MXFP4 " : "BF16 ") << s.k << " columns, " << parts << " parts";
+      EXPECT_EQ(differences(run(x, w.matrix, parts, true), run(x, w.matrix, parts), s.n), "") << kNames[s.kind] << s.k << " columns, " << parts << " parts";
       memory_.clear();
     }
   }
@@ -178,7 +202,7 @@ TEST_F(Tiles, ManyRowsOnWarpgroupsHaveTheBitsOfFew) {
 TEST_F(Tiles, WarpgroupsTakeProductsOfOneXSideBySide) {
   constexpr std::int64_t kRows = 1000, kColumns = 256;
   auto numbers = random_normal(kRows * kColumns, 1);
-  const Weights a(false, 1500, kColumns, 2), b(false, 32, kColumns, 3), c(false, 1200, kColumns, 4), d(false, 700, kColumns, 5);
+  const Weights a(kBF16, 1500, kColumns, 2), b(kBF16, 32, kColumns, 3), c(kBF16, 1200, kColumns, 4), d(kBF16, 700, kColumns, 5);
   const Tensor x = Tensor::contiguous(numbers.data(), DType::kF32, {kRows, kColumns}), there = to_device(x), other = to_device(x);
   std::vector<MatmulArgs> products;
   std::vector<std::vector<float>> want;
@@ -199,13 +223,17 @@ TEST_F(Tiles, WarpgroupsTakeProductsOfOneXSideBySide) {
 // The same experts in tiles of eight rows, their weights read at once and streamed, of 64 rows and of 128 on warpgroups.
 TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
   constexpr std::int64_t kExperts = 6, kRows = 700, kTopK = 2, kChecked = 5;
-  for (const bool mx : {false, true}) {
-    const std::int64_t width = mx ? 384 : 352, inter = mx ? 256 : 192;
+  struct Forms {
+    Kind up, down;
+  };
+  for (const Forms& forms : {Forms{kBF16, kBF16}, {kMxfp4, kMxfp4}, {kF16, kF16}, {kQ8_0, kQ8_0}, {kQ4_K, kQ6_K}, {kQ6_K, kQ4_K}}) {
+    const bool halves = forms.up == kBF16 || forms.up == kF16;
+    const std::int64_t width = halves ? 352 : forms.down >= kQ4_K ? 512 : 384, inter = halves ? 192 : 256;
     std::vector<Weights> weights;
     std::vector<ExpertMatrices> experts, there;
     for (std::int64_t e = 0; e < kExperts; ++e) {
       const auto seed = static_cast<std::uint64_t>(10 * e);
-      weights.emplace_back(mx, inter, width, seed), weights.emplace_back(mx, inter, width, seed + 3), weights.emplace_back(mx, width, inter, seed + 6);
+      weights.emplace_back(forms.up, inter, width, seed), weights.emplace_back(forms.up, inter, width, seed + 3), weights.emplace_back(forms.down, width, inter, seed + 6);
     }
     for (std::size_t i = 0; i < weights.size(); i += 3) {
       experts.push_back({weights[i].matrix, weights[i + 1].matrix, weights[i + 2].matrix});
@@ -213,7 +241,7 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
     }
     std::vector<std::uint8_t> table(static_cast<std::size_t>(cuda::plain::expert_table_bytes(kExperts)));
     cuda::plain::make_expert_table(there.data(), kExperts, table.data());
-    auto numbers = random_normal(kRows * width, 7, mx ? 0.05 : 0.1), shares = random_uniform(kRows * kTopK, 8, 0.1, 1);
+    auto numbers = random_normal(kRows * width, 7, halves ? 0.1 : 0.05), shares = random_uniform(kRows * kTopK, 8, 0.1, 1);
     std::vector<std::int32_t> ids(static_cast<std::size_t>(kRows * kTopK));
     for (std::size_t i = 0; i < ids.size(); ++i) {  // unevenly, one expert with a single row
       ids[i] = i == 9 ? 5 : static_cast<std::int32_t>(i / 2 * 7 % 11 % 5);
@@ -245,11 +273,11 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
       };
       for (const int most_rows : {0, 8, 64, 128}) {
         results.push_back(run(0, kRows, most_rows));
-        EXPECT_EQ(differences(results.back(), results[0], width), "") << (mx ? "MXFP4, " : "BF16, ") << parts << " parts, tiles of " << most_rows;
+        EXPECT_EQ(differences(results.back(), results[0], width), "") << kNames[forms.up] << kNames[forms.down] << parts << " parts, tiles of " << most_rows;
       }
       for (std::int64_t row = 0; row < kChecked; ++row) {
         const auto begin = results[0].begin() + row * width;
-        EXPECT_EQ(differences(run(row, 1, 128), std::vector<float>(begin, begin + width), width), "") << (mx ? "MXFP4, " : "BF16, ") << parts << " parts, row " << row << " alone";
+        EXPECT_EQ(differences(run(row, 1, 128), std::vector<float>(begin, begin + width), width), "") << kNames[forms.up] << kNames[forms.down] << parts << " parts, row " << row << " alone";
       }
       // Activations err by at most 2^-9 of themselves a part, twice.
       double squares = 0, of = 0;

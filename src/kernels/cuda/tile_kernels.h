@@ -8,7 +8,8 @@
 /// bits of a row depend on the row and the weight alone, as in plain_kernels.h.
 namespace palimpsest::cuda {
 
-/// BF16 with a multiple of 32 columns or MXFP4 with a multiple of 128, rows of weights at multiples of 16 bytes.
+/// BF16 and F16 with a multiple of 32 columns, MXFP4 with a multiple of 128, Q8_0 with one of 64, Q4_K and Q6_K; rows of weights at multiples of 16
+/// bytes, of Q8_0 of 4; of Q6_K the first, and an even number of blocks.
 bool tiles_take(const Matrix& w);
 /// Up to eight such products of as many rows, in one form, with rows of x at multiples of 16 bytes: one launch. None reads what another writes.
 bool tile_side_by_side(std::span<const MatmulArgs> products);

@@ -69,7 +69,7 @@ bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream
 }
 template <Form kForm, int kMatrices, int kParts, bool kSplit>
 void many(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
-  constexpr int kSums = kSplit ? kManyRows * kSumsPitch * 4 : 0, kBytes = 2 * Chunk<kForm, kParts>::kBytes > kSums ? 2 * Chunk<kForm, kParts>::kBytes : kSums;
+  constexpr int kSums = kSplit ? kManyRows * kSumsPitch * 4 : 0, kBytes = std::max(Chunk<kForm, kParts>::kAllBytes, kSums);
   const Works works = side_by_side(products, kMatrices == 2 ? 64 : 128);
   const auto kernel = many_rows<kForm, kMatrices, kParts, kSplit>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), kName);
@@ -91,22 +91,29 @@ void dense(std::span<const Work> products, cudaStream_t stream) {
   const std::int64_t rows = products[0].rows, tiles = plain::divide_up(rows, kManyRows);
   std::int64_t outputs = 0;
   for (const Work& work : products) outputs += work.outputs;
-  if (rows == 1 && (outputs < kManyOutputs ? one<kForm, 1, kParts, 1>(products, 1, stream) : one<kForm, 1, kParts, 2>(products, 1, stream))) return;
+  if constexpr (Unit<kForm>::kWords == 0) {
+    if (rows == 1 && (outputs < kManyOutputs ? one<kForm, 1, kParts, 1>(products, 1, stream) : one<kForm, 1, kParts, 2>(products, 1, stream))) return;
+  }
   if (rows <= kFewRows && outputs < kManyOutputs) few<kForm, 1, kParts, 1>(products, 1, stream);
-  else if (rows <= kFewRows) few<kForm, 1, kParts, kForm == Form::kMx ? 2 : 4>(products, 1, stream);
+  else if (rows <= kFewRows) few<kForm, 1, kParts, Unit<kForm>::kMostTiles>(products, 1, stream);
   else if (rows < kUnsplitRows) many<kForm, 1, kParts, true>(products, tiles, stream);
   else many<kForm, 1, kParts, false>(products, tiles, stream);
 }
 
-template <class F>
+/// f(form, parts) with one of kForms.
+template <Form... kForms, class F>
 void with_form(Form form, int parts, F f) {
   const auto with_parts = [&](auto which) {
+    if (form != which.value) return;
     if (parts == 1) f(which, std::integral_constant<int, 1>{});
     else f(which, std::integral_constant<int, 2>{});
   };
-  if (form == Form::kMx) with_parts(std::integral_constant<Form, Form::kMx>{});
-  else with_parts(std::integral_constant<Form, Form::kBF16>{});
+  (with_parts(std::integral_constant<Form, kForms>{}), ...);
   check(cudaGetLastError(), kName);
+}
+template <class F>
+void with_any_form(Form form, int parts, F f) {
+  with_form<Form::kBF16, Form::kMx, Form::kF16, Form::kQ8_0, Form::kQ4_K, Form::kQ6_K>(form, parts, f);
 }
 
 template <Form kForm, int kMatrices, int kParts, int kTiles>
@@ -126,30 +133,28 @@ bool streams(const Work& up, const Work& down, Form form, int parts) {
 }
 
 void experts_streamed(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
-  with_form(form, parts, [&](auto f, auto p) {
-    if constexpr (f.value == Form::kMx) {
-      if (matrices == 2) streamed<Form::kMx, 2, p.value, 1>(work, most_tiles, stream);
-      else streamed<Form::kMx, 1, p.value, 2>(work, most_tiles, stream);
-    }
+  with_form<Form::kMx>(form, parts, [&](auto, auto p) {
+    if (matrices == 2) streamed<Form::kMx, 2, p.value, 1>(work, most_tiles, stream);
+    else streamed<Form::kMx, 1, p.value, 2>(work, most_tiles, stream);
   });
 }
 
 void experts_one(const Work& work, Form form, int matrices, int parts, std::int64_t pairs, cudaStream_t stream) {
-  with_form(form, parts, [&](auto f, auto p) {
+  with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) {
     if (matrices == 2 ? one<f.value, 2, p.value, 1>({&work, 1}, pairs, stream) : one<f.value, 1, p.value, 2>({&work, 1}, pairs, stream)) return;
     experts_few(work, form, matrices, parts, pairs, stream);
   });
 }
 
 void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
-  with_form(form, parts, [&](auto f, auto p) {
+  with_any_form(form, parts, [&](auto f, auto p) {
     if (matrices == 2) few<f.value, 2, p.value, 1>({&work, 1}, most_tiles, stream);
-    else few<f.value, 1, p.value, f.value == Form::kMx ? 2 : 4>({&work, 1}, most_tiles, stream);
+    else few<f.value, 1, p.value, Unit<f.value>::kMostTiles>({&work, 1}, most_tiles, stream);
   });
 }
 
 void experts_many(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
-  with_form(form, parts, [&](auto f, auto p) {
+  with_any_form(form, parts, [&](auto f, auto p) {
     if (matrices == 2) many<f.value, 2, p.value, false>({&work, 1}, most_tiles, stream);
     else many<f.value, 1, p.value, false>({&work, 1}, most_tiles, stream);
   });
@@ -159,7 +164,16 @@ void experts_many(const Work& work, Form form, int matrices, int parts, std::int
 
 bool tiles_take(const Matrix& w) {
   const plain::StoredMatrix m = plain::stored(w);
-  return m.aligned && m.rows > 0 && m.cols > 0 && ((m.form == plain::Form::kBF16 && m.cols % 32 == 0) || (m.form == plain::Form::kMx && m.cols % 128 == 0));
+  if (!m.aligned || m.rows <= 0 || m.cols <= 0) return false;
+  switch (m.form) {
+    case plain::Form::kBF16:
+    case plain::Form::kF16: return m.cols % 32 == 0;
+    case plain::Form::kQ8_0: return m.cols % 64 == 0;
+    case plain::Form::kMx: return m.cols % 128 == 0;
+    case plain::Form::kQ4_K:
+    case plain::Form::kQ6_K: return true;
+    default: return false;
+  }
 }
 
 static bool tiles_take(const MatmulArgs& a) {
@@ -214,7 +228,7 @@ void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspac
     first = end;
   }
   if (others.empty()) return;
-  tiles::with_form(form, parts, [&](auto f, auto p) { tiles::dense<f.value, p.value>(others, plain::stream_of(stream)); });
+  tiles::with_any_form(form, parts, [&](auto f, auto p) { tiles::dense<f.value, p.value>(others, plain::stream_of(stream)); });
 }
 
 }  // namespace palimpsest::cuda

@@ -1,22 +1,20 @@
 #pragma once
 
-// Products on tensor cores for any number of rows, with weights in BF16 or MXFP4 as they are stored. An activation is the sum of one or two BF16
+// Products on tensor cores for any number of rows, with weights as they are stored (tile_forms.cuh). An activation is the sum of one or two BF16
 // numbers (`parts`: 8 or 16 bits of mantissa), weights are exact, sums are F32.
 //
-// The order of a sum depends on the weight's shape alone: k is cut into eight segments of whole units, a segment is a chain of mma steps of 16
-// columns in the order of the columns, and segments are added in order. few_rows gives each segment a warp, many_rows with kSplit a block of a
-// cluster, without it all of them to one block in turn: the bits are the same.
+// The order of a sum depends on the weight's form and shape alone: k is cut into eight segments of whole units, a segment is a chain of mma steps of 16
+// columns in the order of the columns (where 32 or 16 of them share a scale, of fused multiplications of scales and such sums), and segments are added
+// in order. few_rows gives each segment a warp, many_rows with kSplit a block of a cluster, without it all of them to one block in turn: the bits
+// are the same.
 
 #include <cooperative_groups.h>
-#include <cuda_bf16.h>
 
 #include "kernels/cuda/plain/functions.cuh"
-#include "kernels/cuda/plain/stored_matrix.cuh"
+#include "kernels/cuda/sm90/hopper.cuh"
+#include "kernels/cuda/tile_forms.cuh"
 
 namespace palimpsest::cuda::tiles {
-
-using plain::Form;
-using plain::StoredMatrix;
 
 constexpr int kThreads = 256, kSegments = 8, kFewRows = 8, kManyRows = 64, kSumsPitch = 132;
 
@@ -74,99 +72,6 @@ struct Rows {
   __device__ StoredMatrix weight(int m) const { return work.experts ? work.experts[3 * tile.expert + work.matrix + m] : work.w; }
 };
 
-/// What a lane of four holds of a unit of a weight's row: `kEights` times eight consecutive columns.
-/// kApart: how many columns lie between the two numbers of a word of eight().
-template <Form kForm>
-struct Unit;
-template <>
-struct Unit<Form::kBF16> {
-  static constexpr int kColumns = 32, kEights = 1, kApart = 1;
-  uint4 data;
-  __device__ void load(const StoredMatrix& w, int row, int unit, int quad) {
-    data = __ldg(reinterpret_cast<const uint4*>(w.data + row * w.row_bytes) + 4 * unit + quad);
-  }
-  __device__ uint4 eight(int) const { return data; }
-  __device__ static int column(int unit, int, int quad) { return 32 * unit + 8 * quad; }
-};
-template <>
-struct Unit<Form::kMx> {
-  static constexpr int kColumns = 128, kEights = 4, kApart = 4;
-  uint4 codes;
-  std::uint32_t scale;
-  __device__ void load(const StoredMatrix& w, int row, int unit, int quad) {
-    codes = __ldg(reinterpret_cast<const uint4*>(w.data + row * w.row_bytes) + 4 * unit + quad);
-    scale = __ldg(w.scales + row * w.scale_row_bytes + 4 * unit + quad);
-  }
-  /// Exact: the bits of E2M1 at the places of BF16's are the number times 2^-126, so times 2^(scale - 1). Two numbers of a word are kApart columns apart.
-  __device__ std::uint32_t word(int j) const { return j == 0 ? codes.x : j == 1 ? codes.y : j == 2 ? codes.z : codes.w; }
-  __device__ uint4 eight(int j) const { return decode(word(j), scale); }
-  __device__ static uint4 decode(std::uint32_t word, std::uint32_t scale) { return scale > 128 ? decode<true>(word, scale) : decode<false>(word, scale); }
-  /// kLarge: a scale may be above 128, which takes two multiplications.
-  template <bool kLarge>
-  __device__ static uint4 decode(std::uint32_t word, std::uint32_t scale) {
-    const std::uint32_t first = ((kLarge ? min(scale, 128u) : scale) + 126) << 7;
-    uint4 out;
-    std::uint32_t* to = &out.x;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const std::uint32_t rest = i < 2 ? word << (6 - 4 * i) : word >> (4 * i - 6);
-      to[i] = times(((word << (12 - 4 * i)) & 0x80008000u) | (rest & 0x01c001c0u), first);
-    }
-    if constexpr (kLarge) {
-      const std::uint32_t left = scale == 255 ? 0x7fffu : scale > 128 ? (scale - 1) << 7 : 0x3f80u;  // what is left of the scale
-#pragma unroll
-      for (int i = 0; i < 4; ++i) to[i] = times(to[i], left);
-    }
-    return out;
-  }
-  __device__ static std::uint32_t times(std::uint32_t pair, std::uint32_t by) {
-    std::uint32_t out;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(pair), "r"(by | by << 16));
-    return out;
-  }
-  __device__ static int column(int unit, int j, int quad) { return 128 * unit + 32 * quad + 8 * j; }
-};
-
-__device__ inline void mma(float (&acc)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2, std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-/// 32 columns, of which a lane holds eight: `low` and `high` of rows g and g + 8 of the weight, g = lane / 4; x of row g of the tile.
-template <int kParts>
-__device__ void multiply(float (&acc)[4], const uint4& low, const uint4& high, const uint4 (&x)[kParts]) {
-#pragma unroll
-  for (int p = 0; p < kParts; ++p) mma(acc, low.x, high.x, low.y, high.y, x[p].x, x[p].y);
-#pragma unroll
-  for (int p = 0; p < kParts; ++p) mma(acc, low.z, high.z, low.w, high.w, x[p].z, x[p].w);
-}
-
-struct Eight {
-  float4 a, b;
-  __device__ void load(const float* row, int column) {
-    a = __ldg(reinterpret_cast<const float4*>(row + column));
-    b = __ldg(reinterpret_cast<const float4*>(row + column + 4));
-  }
-  /// Pairs of numbers that are kApart apart.
-  template <int kApart, int kParts>
-  __device__ void split(uint4 (&parts)[kParts]) const {
-    const float in_order[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}, crossed[8] = {a.x, b.x, a.y, b.y, a.z, b.z, a.w, b.w};
-    float rest[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) rest[i] = kApart == 1 ? in_order[i] : crossed[i];
-#pragma unroll
-    for (int p = 0; p < kParts; ++p) {
-      std::uint32_t* to = &parts[p].x;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(to[i]) : "f"(rest[2 * i + 1]), "f"(rest[2 * i]));
-        rest[2 * i] -= __uint_as_float(to[i] << 16);
-        rest[2 * i + 1] -= __uint_as_float(to[i] & 0xffff0000u);
-      }
-    }
-  }
-};
-
 template <Form kForm>
 __device__ int units_of_segment(int cols) {
   return (cols / Unit<kForm>::kColumns + kSegments - 1) / kSegments;
@@ -175,7 +80,7 @@ __device__ int units_of_segment(int cols) {
 /// A warp asks for the pieces of `rows` rows of a weight, units [begin, end), to be brought to L2.
 template <Form kForm>
 __device__ void prefetch(const StoredMatrix& w, int first, int rows, int last, int begin, int end) {
-  constexpr int kUnitBytes = 64, kLine = 128;
+  constexpr int kUnitBytes = Unit<kForm>::kBytes, kLine = 128;
   const int lines = ((end - begin) * kUnitBytes + kLine - 1) / kLine + 1;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < rows * lines; i += 32) {
     const int at = min(begin * kUnitBytes + i % lines * kLine, end * kUnitBytes - 1);
@@ -186,9 +91,10 @@ __device__ void prefetch(const StoredMatrix& w, int first, int rows, int last, i
 /// Up to eight rows and kTiles times 16 outputs of each of kMatrices weights a block: more tiles where there are outputs enough, since they share x.
 /// Grid: [outputs / (16 kTiles), tiles of rows].
 template <Form kForm, int kMatrices, int kParts, int kTiles>
-__global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ Works works) {
+__global__ void __launch_bounds__(kThreads, kMatrices * Unit<kForm>::kWords > 16 ? 1 : 2) few_rows(const __grid_constant__ Works works) {
   using U = Unit<kForm>;
-  constexpr int kAll = kMatrices * kTiles, kAhead = U::kEights == 1 && kAll <= 2 ? 4 / kAll : 1;
+  constexpr int kAll = kMatrices * kTiles, kAhead = U::kEights * kAll < 4 ? 4 / (U::kEights * kAll) : 1;
+  constexpr bool kLate = U::kWords > 0 && kAhead == 1 && U::kEights > 1;  // x is asked for one step ahead
   __shared__ float sums[kSegments][kAll][16 * kFewRows];
   const Place place(works);
   const Work& work = works.work[place.which];
@@ -214,23 +120,35 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ 
     for (int i = 0; i < kAhead; ++i) {
       const int at = min(unit + i, end - 1);
 #pragma unroll
-      for (int j = 0; j < U::kEights; ++j) numbers[i][j].load(x, U::column(at, j, quad));
+      for (int j = 0; j < (kLate ? 1 : U::kEights); ++j) numbers[i][j].template load<U::kGap>(x, U::column(at, j, quad));
 #pragma unroll
       for (int a = 0; a < kAll; ++a) {
         const int output = first + a / kMatrices * 16 + g;
-        lows[i][a].load(w[a % kMatrices], min(output, last), at, quad);
-        highs[i][a].load(w[a % kMatrices], min(output + 8, last), at, quad);
+        load_unit(lows[i][a], w[a % kMatrices], min(output, last), at, quad);
+        load_unit(highs[i][a], w[a % kMatrices], min(output + 8, last), at, quad);
       }
     }
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (unit + i >= end) continue;
 #pragma unroll
+      for (int a = 0; a < kAll; ++a) lows[i][a].settle(), highs[i][a].settle();
+#pragma unroll
       for (int j = 0; j < U::kEights; ++j) {
         uint4 parts[kParts];
         numbers[i][j].template split<U::kApart>(parts);
+        float of_x[4];
+        sums_of<kForm>(parts, of_x);
+        if constexpr (kLate) {
+          if (j + 1 < U::kEights) numbers[i][j + 1].template load<U::kGap>(x, U::column(unit + i, j + 1, quad));
+          __syncwarp();  // or the compiler moves more of them up here than there are registers for
+        }
 #pragma unroll
-        for (int a = 0; a < kAll; ++a) multiply(acc[a], lows[i][a].eight(j), highs[i][a].eight(j), parts);
+        for (int a = 0; a < kAll; ++a) {
+          Operand<kForm> operand;
+          operand.set(lows[i][a], highs[i][a], j);
+          operand.add(acc[a], parts, of_x);
+        }
       }
     }
   }
@@ -256,9 +174,11 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ 
 /// A block's x in shared memory, in the order in which lanes read it: group e of eights, lane of four, eight columns.
 template <Form kForm, int kParts>
 struct Chunk {
-  static constexpr int kUnits = kForm == Form::kBF16 ? 3 : 1, kGroups = kUnits * Unit<kForm>::kEights;
+  static constexpr int kUnits = Unit<kForm>::kChunk, kGroups = kUnits * Unit<kForm>::kEights;
   static constexpr int kRowBytes = (kGroups * 64 / 128 * 128) + 64;  ///< an odd number of half lines of 128 bytes, so that two rows share no bank
   static constexpr int kPartBytes = kManyRows * kRowBytes, kBytes = kParts * kPartBytes;
+  /// Two of them, and of each thread of forms of words: weights, twice, and 32 sums.
+  static constexpr int kWords = 4 * kUnits * Unit<kForm>::kWords, kAllBytes = 2 * kBytes + (kWords > 0 ? 2 * kWords + 32 : 0) * kThreads * 4;
 };
 
 /// Up to 64 rows and 128 outputs a block (64 of each of two weights): four warps down the outputs, two across the rows. Grid: [outputs, segments with
@@ -280,21 +200,44 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
   for (int m = 0; m < kMatrices; ++m) w[m] = rows.weight(m);
   const int units = work.cols / U::kColumns, each = units_of_segment<kForm>(work.cols);
 
+  // Weights of forms of words lie in shared memory, where a thread reads only what it asked for, and so do its totals: registers are short.
+  std::uint32_t* const own = reinterpret_cast<std::uint32_t*>(memory + 2 * C::kBytes);
+  float* const parked_total = reinterpret_cast<float*>(own + 2 * C::kWords * kThreads) + thread;
+  const auto matrix_of = [&](int i) -> const StoredMatrix& { return w[kMatrices == 2 ? i : 0]; };
+  const auto output_of = [&](int i, int r) { return min(first + (kMatrices == 2 ? 0 : 16 * i) + 8 * r + g, last); };
+  const auto place_of = [&](int buffer, int i, int r, int u, int word, int count) {
+    return own + (buffer * C::kWords + ((i * 2 + r) * C::kUnits + u) * U::kWords + word) * kThreads + thread * count;
+  };
+  const auto parked = [&](int buffer, int i, int r, int u, int unit) {
+    U to{};
+    if constexpr (U::kWords > 0) {
+      to.pieces(matrix_of(i), output_of(i, r), unit, quad,
+                [&](auto word, auto count, const std::uint8_t*) { copy_words<decltype(count)>(to.words + word, place_of(buffer, i, r, u, word, count)); });
+      to.settle();
+    }
+    return to;
+  };
+
   // The eights that this thread brings: of row `thread / 4` those of lane `thread % 4`.
   const float* const x = rows.x(thread / 4);
   Eight brought[C::kGroups];
   U weights[2][2][C::kUnits];  // of tile i the rows g and g + 8
-  const auto fetch = [&](int unit, int end) {
+  const auto fetch = [&](int unit, int end, int buffer) {
 #pragma unroll
     for (int u = 0; u < C::kUnits; ++u) {
       if (unit + u >= end) continue;
 #pragma unroll
-      for (int j = 0; j < U::kEights; ++j) brought[u * U::kEights + j].load(x, U::column(unit + u, j, thread % 4));
+      for (int j = 0; j < U::kEights; ++j) brought[u * U::kEights + j].template load<U::kGap>(x, U::column(unit + u, j, thread % 4));
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int output = kMatrices == 2 ? first : first + 16 * i;
-        weights[i][0][u].load(w[kMatrices == 2 ? i : 0], min(output + g, last), unit + u, quad);
-        weights[i][1][u].load(w[kMatrices == 2 ? i : 0], min(output + g + 8, last), unit + u, quad);
+      for (int i = 0; i < 4; ++i) {
+        U& to = weights[i / 2][i % 2][u];
+        if constexpr (U::kWords == 0) {
+          load_unit(to, matrix_of(i / 2), output_of(i / 2, i % 2), unit + u, quad);
+        } else {
+          to.pieces(matrix_of(i / 2), output_of(i / 2, i % 2), unit + u, quad, [&](auto word, auto count, const std::uint8_t* from) {
+            sm90::copy_piece<4 * count>(sm90::shared_address(place_of(buffer, i / 2, i % 2, u, word, count)), from, true);
+          });
+        }
       }
     }
   };
@@ -309,9 +252,13 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
   };
 
   float total[2][4][4] = {}, acc[2][4][4];
+  if constexpr (U::kWords > 0) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) parked_total[i * kThreads] = 0;
+  }
   int buffer = 0;
   const int begin_segment = kSplit ? static_cast<int>(blockIdx.y) : 0, end_segment = kSplit ? begin_segment + 1 : kSegments;
-  fetch(begin_segment * each, min(units, (begin_segment + 1) * each));
+  fetch(begin_segment * each, min(units, (begin_segment + 1) * each), buffer);
   for (int segment = begin_segment; segment < end_segment; ++segment) {
     const int begin = segment * each, end = min(units, begin + each);
 #pragma unroll
@@ -323,18 +270,21 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
       U now[2][2][C::kUnits];
 #pragma unroll
       for (int i = 0; i < 4 * C::kUnits; ++i) now[i / 2 % 2][i % 2][i / 4] = weights[i / 2 % 2][i % 2][i / 4];
+      if constexpr (U::kWords > 0) sm90::wait_pieces();
       __syncthreads();
       // The next chunk, of this segment or of the next.
-      if (unit + C::kUnits < end) fetch(unit + C::kUnits, end);
-      else if (segment + 1 < end_segment) fetch(end, min(units, end + each));
+      if (unit + C::kUnits < end) fetch(unit + C::kUnits, end, buffer);
+      else if (segment + 1 < end_segment) fetch(end, min(units, end + each), buffer);
 #pragma unroll
       for (int e = 0; e < C::kGroups; ++e) {
         if (unit + e / U::kEights >= end) continue;
-        uint4 low[2], high[2];
+        if (U::kWords > 0) __syncwarp();  // or the compiler reads what is parked before it has registers for it
+        Operand<kForm> operands[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          low[i] = now[i][0][e / U::kEights].eight(e % U::kEights);
-          high[i] = now[i][1][e / U::kEights].eight(e % U::kEights);
+          const int u = e / U::kEights;
+          if constexpr (U::kWords > 0) operands[i].set(parked(buffer ^ 1, i, 0, u, unit + u), parked(buffer ^ 1, i, 1, u, unit + u), e % U::kEights);
+          else operands[i].set(now[i][0][u], now[i][1][u], e % U::kEights);
         }
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
@@ -342,13 +292,18 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
 #pragma unroll
           for (int p = 0; p < kParts; ++p)
             parts[p] = *reinterpret_cast<const uint4*>(chunk + p * C::kPartBytes + (across * 32 + n * 8 + g) * C::kRowBytes + e * 64 + quad * 16);
+          float of_x[4];
+          sums_of<kForm>(parts, of_x);
 #pragma unroll
-          for (int i = 0; i < 2; ++i) multiply(acc[i][n], low[i], high[i], parts);
+          for (int i = 0; i < 2; ++i) operands[i].add(acc[i][n], parts, of_x);
         }
       }
     }
 #pragma unroll
-    for (int i = 0; i < 32; ++i) total[i / 16][i / 4 % 4][i % 4] += acc[i / 16][i / 4 % 4][i % 4];
+    for (int i = 0; i < 32; ++i) {
+      if constexpr (U::kWords > 0) parked_total[i * kThreads] += acc[i / 16][i / 4 % 4][i % 4];
+      else total[i / 16][i / 4 % 4][i % 4] += acc[i / 16][i / 4 % 4][i % 4];
+    }
   }
 
   if constexpr (kSplit) {
@@ -371,6 +326,10 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
     }
     cluster.sync();  // nobody leaves while others read
   } else {
+    if constexpr (U::kWords > 0) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) total[i / 16][i / 4 % 4][i % 4] = parked_total[i * kThreads];
+    }
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
 #pragma unroll

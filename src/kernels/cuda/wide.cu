@@ -71,7 +71,7 @@ void with_form(Form form, int parts, F f) {
 }  // namespace
 
 bool takes(const tiles::StoredMatrix& w) {
-  return w.form != Form::kMx || (reinterpret_cast<std::uintptr_t>(w.scales) % 4 == 0 && w.scale_row_bytes % 4 == 0);
+  return w.form == Form::kBF16 || (w.form == Form::kMx && reinterpret_cast<std::uintptr_t>(w.scales) % 4 == 0 && w.scale_row_bytes % 4 == 0);
 }
 
 void dense(std::span<const Work> works, Form form, int parts, std::uint8_t* image, cudaStream_t stream) {

@@ -157,13 +157,13 @@ struct WeightedSum {
   }
 };
 
-/// All experts of a form that tiles take, the same one; `for_warpgroups`: and that wide products take. (Views say where matrices lie; the host reads no weights.)
+/// All experts of forms that tiles take, w1 and w3 the same one, as w2; `for_warpgroups`: one form that wide products take. (Views say where matrices lie; the host reads no weights.)
 bool tiles_take_all(const ExpertsArgs& a, bool& for_warpgroups) {
-  const Form form = stored(a.experts[0].w1).form;
-  for_warpgroups = true;
+  const Form up = stored(a.experts[0].w1).form, down = stored(a.experts[0].w2).form;
+  for_warpgroups = up == down;
   for (std::int64_t e = 0; e < a.num_experts; ++e) {
     for (const Matrix* m : {&a.experts[e].w1, &a.experts[e].w3, &a.experts[e].w2}) {
-      if (!m->defined() || !tiles_take(*m) || stored(*m).form != form) return false;
+      if (!m->defined() || !tiles_take(*m) || stored(*m).form != (m == &a.experts[e].w2 ? down : up)) return false;
       for_warpgroups = for_warpgroups && wide::takes(stored(*m));
     }
   }
@@ -217,7 +217,7 @@ void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile
   const bool one_row = may_stream && needs_no_list(a, tile_rows);
   const auto run = many ? tiles::experts_many : stream_weights ? tiles::experts_streamed : one_row ? tiles::experts_one : tiles::experts_few;
   run(up, form, 2, parts, most_tiles, stream);
-  run(down, form, 1, parts, most_tiles, stream);
+  run(down, stored(a.experts[0].w2).form, 1, parts, most_tiles, stream);
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 
 namespace palimpsest::cuda::plain {
 
-enum class Form : std::uint8_t { kF32, kF16, kBF16, kMx, kInt8, kBlocks };
+/// The block types that tensor cores take (tile_forms.cuh) have names of their own.
+enum class Form : std::uint8_t { kF32, kF16, kBF16, kMx, kInt8, kBlocks, kQ8_0, kQ4_K, kQ6_K };
 
 struct StoredMatrix {
   const std::uint8_t* data = nullptr;
@@ -16,7 +17,7 @@ struct StoredMatrix {
   std::int64_t row_bytes = 0, scale_row_bytes = 0;
   std::int32_t rows = 0, cols = 0;
   Form form = Form::kF32;
-  bool aligned = false;       ///< eight columns may be read as vectors
+  bool aligned = false;       ///< eight columns may be read as vectors; of blocks, tiles may read them
   bool bf16_scales = false;   ///< of kInt8
   BlockType type = BlockType::kQ8_0;
 };
@@ -31,7 +32,10 @@ inline StoredMatrix stored(const Matrix& w) {
     m.data = static_cast<const std::uint8_t*>(w.blocks.data);
     m.row_bytes = w.blocks.row_bytes;
     m.type = w.blocks.type;
-    m.form = Form::kBlocks;
+    m.form = m.type == BlockType::kQ8_0 ? Form::kQ8_0 : m.type == BlockType::kQ4_K ? Form::kQ4_K : m.type == BlockType::kQ6_K ? Form::kQ6_K : Form::kBlocks;
+    // Tiles read Q8_0 and Q6_K in whole words, of which none reaches beyond the last row.
+    const unsigned unit = m.form == Form::kQ4_K ? 16 : 4;
+    m.aligned = reinterpret_cast<std::uintptr_t>(m.data) % unit == 0 && (m.form == Form::kQ6_K ? m.rows * m.row_bytes : m.row_bytes) % unit == 0 && m.row_bytes % 2 == 0;
     return m;
   }
   const Tensor& t = w.is_mx() ? w.mx.codes : w.is_int8() ? w.int8.codes : w.dense;
@@ -108,7 +112,10 @@ __device__ inline void decode(const StoredMatrix& m, std::int64_t row, int col, 
       for (int i = 0; i < 8; ++i) out[i] = static_cast<float>(static_cast<std::int8_t>(p[col + i])) * scale;
       return;
     }
-    case Form::kBlocks: return decode_block(m.type, p, col, out);
+    case Form::kBlocks:
+    case Form::kQ8_0:
+    case Form::kQ4_K:
+    case Form::kQ6_K: return decode_block(m.type, p, col, out);
   }
 }
 
