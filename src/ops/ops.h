@@ -3,7 +3,7 @@
 #include <span>
 
 #include "kernels/add_norm_args.h"
-#include "kernels/delta_args.h"
+#include "kernels/kda_step_args.h"
 #include "tensor/exec_context.h"
 
 /// One front door per op: checks shapes and dtypes (PALIMPSEST_CHECK: callers are our own code), counts the call in the
@@ -19,6 +19,8 @@ void add_rms_norm(ExecContext&, const AddRmsNormArgs&);
 void gated_rms_norm(ExecContext&, const GatedRmsNormArgs&);
 void l2_norm(ExecContext&, const L2NormArgs&);
 void delta_prepare(ExecContext&, const DeltaPrepareArgs&);
+/// False, and nothing was done: not on a device, not one row a sequence, or other shapes than the kernel's.
+bool kda_step(ExecContext&, const KdaStepArgs&);
 void short_conv(ExecContext&, const ShortConvArgs&);
 void decay_gate(ExecContext&, const DecayGateArgs&);
 void page_memory(ExecContext&, const PageMemoryArgs&);

@@ -14,6 +14,7 @@
 #include "kernels/cuda/plain_vision_kernels.h"
 #include "kernels/cuda/prompt_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
+#include "kernels/kda_step_args.h"
 #include "kernels/logit_args.h"
 #include "palimpsest/error.h"
 
@@ -33,6 +34,8 @@ void DeviceMemory::copy_from_host(const void*, std::int64_t) { unsupported(); }
 void DeviceMemory::copy_to_host(void*, std::int64_t) const { unsupported(); }
 
 void delta_prepare(const DeltaPrepareArgs&, bool, void*) { unsupported(); }
+bool takes_kda_step(const KdaStepArgs&) { return false; }
+void kda_step(const KdaStepArgs&, void*) { unsupported(); }
 void delta_step(const DeltaStepArgs&, std::int64_t, void*) { unsupported(); }
 DeltaWorkspace delta_prefill_workspace(const DeltaPrefillArgs&) { unsupported(); }
 void delta_prefill(const DeltaPrefillArgs&, void*) { unsupported(); }

@@ -32,19 +32,20 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
   const MatmulArgs ups[2] = {{.x = f_low, .w = w.f_b_proj, .y = g.reshape({T, HV * K})}, {.x = gate_in, .w = w.g_b_proj, .y = gate}};
   ops::matmuls(ctx, {ups, full_rank ? std::size_t{1} : std::size_t{2}});
 
-  const Tensor q = ctx.workspace.allocate(DType::kF32, {T, H, K}), k = ctx.workspace.allocate(DType::kF32, {T, H, K});
-  const Tensor v = ctx.workspace.allocate(DType::kF32, {T, HV, V});
-  const auto tails = [&](int which) { return w.q_conv1d.defined() ? mix.states.tails(layer, which) : Tensor{}; };
-  ops::delta_prepare(ctx, {.q_in = q_in, .k_in = k_in, .v_in = v_in, .conv_q = w.q_conv1d, .conv_k = w.k_conv1d, .conv_v = w.v_conv1d,
-                           .tails_q = tails(0), .tails_k = tails(1), .tails_v = tails(2), .rows = mix.rows,
-                           .q_scale = 1.0f / std::sqrt(static_cast<float>(K)), .gate = decay_gate_args(config, w, g), .beta = beta,
-                           .beta_scale = static_cast<float>(config.beta_scale), .q = q, .k = k, .v = v});
-
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, HV, V});
-  edit_pages(mix, layer, {.q = q, .k = k, .v = v, .g = g, .beta = beta, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta});
-
+  const auto tails = [&](int which) { return w.q_conv1d.defined() ? mix.states.tails(layer, which) : Tensor{}; };
+  DeltaPrepareArgs in = {.q_in = q_in, .k_in = k_in, .v_in = v_in, .conv_q = w.q_conv1d, .conv_k = w.k_conv1d, .conv_v = w.v_conv1d,
+                         .tails_q = tails(0), .tails_k = tails(1), .tails_v = tails(2), .rows = mix.rows,
+                         .q_scale = 1.0f / std::sqrt(static_cast<float>(K)), .gate = decay_gate_args(config, w, g), .beta = beta,
+                         .beta_scale = static_cast<float>(config.beta_scale), .q = {}, .k = {}, .v = {}};
+  const GatedRmsNormArgs norm = {.x = o, .weight = w.o_norm, .gate = gate.reshape({T, HV, V}), .eps = norm_eps, .y = o};
   if (w.g_b_bias.defined()) ops::add_bias(ctx, {.bias = w.g_b_bias, .y = gate});
-  ops::gated_rms_norm(ctx, {.x = o, .weight = w.o_norm, .gate = gate.reshape({T, HV, V}), .eps = norm_eps, .y = o});
+  if (mix.states.page_rounding() > 0 || !ops::kda_step(ctx, {.in = in, .pages = mix.states.pages(layer), .norm = norm})) {
+    in.q = ctx.workspace.allocate(DType::kF32, {T, H, K}), in.k = ctx.workspace.allocate(DType::kF32, {T, H, K}), in.v = ctx.workspace.allocate(DType::kF32, {T, HV, V});
+    ops::delta_prepare(ctx, in);
+    edit_pages(mix, layer, {.q = in.q, .k = in.k, .v = in.v, .g = g, .beta = beta, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta});
+    ops::gated_rms_norm(ctx, norm);
+  }
   ops::matmul(ctx, {.x = o.reshape({T, HV * V}), .w = w.o_proj, .y = y});
 }
 
