@@ -442,7 +442,7 @@ TEST_F(DeltaPrefill, RowsOfOthersAreLeftAlone) {
     for (std::size_t i = 0; i < some.o.size(); ++i) ASSERT_EQ(some.o[i], i / 256 < 70 || i / 256 >= 150 ? all.o[i] : 7.0) << i;
     DeltaStepArgs step;
     step.in = args.in, step.pages = args.pages, step.cu_seqlens = args.cu_seqlens, step.slots = args.slots, step.o = args.o;
-    for (Tensor* t : {&step.in.q, &step.in.k, &step.in.v, &step.in.f, &step.in.b, &step.pages, &step.cu_seqlens, &step.slots, &step.o}) *t = to_device(*t);
+    for (Tensor* t : {&step.in.q, &step.in.k, &step.in.v, &step.in.f, &step.in.b, &step.in.a_log, &step.in.dt_bias, &step.pages, &step.cu_seqlens, &step.slots, &step.o}) *t = to_device(*t);
     cuda::delta_step(step, 80, nullptr);
     const std::vector<double> stepped = read(step.o);
     for (std::size_t i = 0; i < stepped.size(); ++i) ASSERT_EQ(stepped[i] == 7.0, i / 256 >= 70 && i / 256 < 150) << i;
