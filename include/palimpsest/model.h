@@ -17,6 +17,14 @@ namespace palimpsest {
 class Device;
 struct Weights;
 
+/// Which weights of a model on a device stay in pinned memory of the host, from where they visit the device while passes run
+/// (model/weight_stream.h). Embeddings, head and final norm always lie on the device. Results are the same bits.
+struct WeightOffload {
+  std::optional<std::int64_t> device_layers;  ///< all weights of layers from this one on; none: of no layer
+  bool experts = false;                       ///< routed experts of all layers
+  bool any() const { return device_layers || experts; }
+};
+
 struct LoadOptions {
   /// Called now and then while loading with bytes done and bytes in all, from the loading thread. May be empty.
   std::function<void(std::int64_t done, std::int64_t total)> on_progress;
@@ -30,6 +38,8 @@ struct LoadOptions {
   /// stored in, and the files are closed. Goes with neither copy nor lock. Throws Error: kUnsupported with the reason where there is no such
   /// device, kOutOfMemory with the bytes needed and free.
   DeviceKind device = DeviceKind::kCpu;
+  /// Throws Error{kUsage} for layers or experts that the model does not have. With kCpu, which is for tests, weights visit memory of the host.
+  WeightOffload offload;
   /// Weights without files, from this seed: the path need hold no more than a config.json. Shapes and stored forms are those of the model, values
   /// pseudo-random; a device makes them itself. For measurements of models at full size.
   std::optional<std::uint64_t> random_weights;

@@ -65,6 +65,7 @@ void set_limit(PlanRequest& request, const Options& options) {
   const std::optional<std::int64_t> free = on_device ? ops::free_cuda_memory() : std::nullopt;
   if (options.budget) request.limit = parse_size("--budget", *options.budget);
   if (on_device) request.where = DeviceKind::kCuda;
+  request.offload = weight_offload(options);
   if (on_device) request.host_limit = machine::available_memory() + request.process;
   request.is_budget = options.budget && request.limit <= free.value_or(request.limit);
   if (!request.is_budget) request.limit = free.value_or(0);

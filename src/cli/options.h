@@ -28,7 +28,7 @@ struct Options {
   std::int64_t threads = 0;  ///< 0: one a core
   std::int64_t seed = -1;    ///< -1: random
   std::int64_t width = 32;   ///< key channels
-  std::optional<std::int64_t> tokens, pairs, prompt_tokens, random_weights;
+  std::optional<std::int64_t> tokens, pairs, prompt_tokens, random_weights, gpu_layers;
   std::int64_t jobs = 4;
   std::optional<double> temperature, top_p, min_p, repeat_penalty;
   std::optional<std::int64_t> top_k;
@@ -48,7 +48,7 @@ struct Options {
   std::optional<std::string> bench_prompt, bench_predict, bench_threads, bench_ubatch, bench_sequences;  ///< lists of bench
   std::int64_t repetitions = 5, depth = 0;
   bool sweep = false, profile = false;
-  bool mlock = false, no_mmap = false, pin = false;
+  bool mlock = false, no_mmap = false, pin = false, cpu_moe = false;
 
   bool raw = false, ignore_eos = false, show_thinking = false, print_ids = false, json = false;
   bool hidden = false, bos = false, control = false, render_ids = false, verbose = false, dry_run = false, force = false, quick = false,

@@ -123,6 +123,11 @@ void check_required(Command command, const Options& options) {
   }
 }
 
+void check_device(const Options& options) {
+  if (options.device == "cuda" || (!options.gpu_layers && !options.cpu_moe)) return;
+  throw make_error(ErrorCode::kUsage, "{} is for models on a GPU: it needs --device cuda", options.cpu_moe ? "--cpu-moe" : "--gpu-layers");
+}
+
 }  // namespace
 
 std::variant<Options, Message> parse_command_line(std::vector<std::string> arguments) {
@@ -171,6 +176,7 @@ std::variant<Options, Message> parse_command_line(std::vector<std::string> argum
   }
   if (options.command == Command::kServe) add_settings(options, given);
   check_required(command.command, options);
+  check_device(options);
   return options;
 }
 

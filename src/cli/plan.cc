@@ -54,7 +54,9 @@ void add_speed(PlanReport& report, const Options& options) {
     report.disk_bandwidth = measure_disk_bandwidth(file);
   if (!plan.on_host()) {  // on one device, or not at all
     report.device = find_device("h200");
-    if (plan.fits()) report.on_device = device_speed(plan.decode, 0, *report.device);
+    if (!plan.fits()) return;
+    report.on_device = device_speed(plan.decode, 0, *report.device);
+    if (plan.bus_step > 0) report.on_device->tokens_per_second = std::min(report.on_device->tokens_per_second, kBusBandwidth / plan.bus_step);
     return;
   }
   const MachineInfo machine = probe_machine();
@@ -82,6 +84,7 @@ int plan(const Options& options) {
                                 .process = outlined.process}};
   report.has_budget = options.budget.has_value();
   if (options.device == "cuda") report.request.where = DeviceKind::kCuda;
+  report.request.offload = weight_offload(options);
   report.request.limit = report.has_budget          ? parse_size("--budget", *options.budget)
                          : options.device == "cuda" ? ops::free_cuda_memory().value_or(kFreeOnH200)
                                                     : machine::available_memory() + outlined.process;

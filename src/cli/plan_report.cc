@@ -69,6 +69,8 @@ std::string memory_text(const PlanReport& r) {
     row("more than stored", plan.copies, "vectors as F32, heads that are repeated; everything else as stored");
     row("padding", plan.device.padding);
     row("tables of experts", plan.device.expert_tables);
+    row("buffers", plan.device.buffers, "for layers that stay with the host, two at a time");
+    if (plan.device.host > 0) table.add_row({"less those that stay with the host", "-" + format_bytes(plan.device.host), ""});
   }
   table.add_row({"weights", format_bytes(m.weights), ""});
   row("pages", m.pages - plan.tails, "whatever the length");
@@ -104,6 +106,7 @@ std::string host_text(const PlanReport& r) {
     if (bytes != 0) table.add_row({std::string(name), format_bytes(bytes), std::move(note)});
   };
   row("the program itself", r.plan.process, "without the driver's part");
+  row("weights", h.weights, "pinned: layers or experts that stay there");
   row("staging", h.staging, "while weights are loaded");
   row("copies", h.copies, "while weights are loaded");
   row("logits", h.logits, "kept for every sequence");
@@ -166,6 +169,13 @@ std::string speed_text(const PlanReport& r) {
                    r.speed->from_disk > 0
                        ? format_bytes(r.speed->from_disk) + " of each token from disk"
                        : "all in memory"});
+  }
+  if (r.plan.bus_step > 0) {
+    const double bus = kBusBandwidth;
+    const auto bytes = [](double n) { return format_bytes(static_cast<std::int64_t>(n)); };
+    const auto rows = static_cast<double>(r.request.session.ubatch);
+    table.add_row({"weights over the bus, a token", bytes(r.plan.bus_step), fmt::format("at most {} at an assumed {}", tokens_a_second(bus / r.plan.bus_step), gigabytes_a_second(bus))});
+    table.add_row({fmt::format("a pass of {} rows", r.request.session.ubatch), bytes(r.plan.bus_pass), fmt::format("prompts at most {}", tokens_a_second(rows * bus / r.plan.bus_pass))});
   }
   if (r.on_device) {
     table.add_row({fmt::format("{} x {} at most", r.on_device->count, r.device->name),
@@ -236,6 +246,8 @@ nlohmann::ordered_json to_json(const PlanReport& r) {
   weights["copies"] = plan.copies;
   weights["padding"] = plan.device.padding;
   weights["expert_tables"] = plan.device.expert_tables;
+  weights["buffers"] = plan.device.buffers;
+  weights["with_host"] = -plan.device.host;  // so that all add up to the total
   weights["total"] = m.weights;
   const auto number = [](double value) {
     return value > 0 ? ordered_json(value) : ordered_json(nullptr);
@@ -299,9 +311,10 @@ nlohmann::ordered_json to_json(const PlanReport& r) {
         {"attention_bytes", c.all_attention_bytes(m.context)},
         {"reduction", c.reduction(m.context)}}}};
   if (const HostShare& h = plan.host; !plan.on_host()) {
-    json["host"] = {{"process", plan.process}, {"staging", h.staging},   {"copies", h.copies},         {"logits", h.logits},
+    json["host"] = {{"process", plan.process}, {"weights", h.weights}, {"staging", h.staging},   {"copies", h.copies},         {"logits", h.logits},
                     {"results", h.results},    {"pictures", h.pictures}, {"total", plan.host_total()}};
   }
+  if (plan.bus_step > 0) json["speed"]["bus"] = {{"bandwidth", kBusBandwidth}, {"step", plan.bus_step}, {"pass", plan.bus_pass}};
   if (r.on_device) {
     json["speed"]["device"] = {{"name", r.device->name},
                                {"count", r.on_device->count},

@@ -59,6 +59,7 @@ std::shared_ptr<const Model> load_model(const Options& options) {
   load.copy = options.no_mmap;
   load.lock = options.mlock;
   load.device = options.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu;
+  load.offload = weight_offload(options);
   if (options.random_weights) load.random_weights = static_cast<std::uint64_t>(*options.random_weights);
   std::shared_ptr<const Model> model = Model::load(options.model, load);
   bar.finish();
@@ -75,6 +76,8 @@ std::optional<VisionConfig> vision_config(const Options& options) {
   if (config && options.image_tokens) config->patch_limit = std::min(config->patch_limit, *options.image_tokens * config->cell_patches());
   return config;
 }
+
+WeightOffload weight_offload(const Options& options) { return {.device_layers = options.gpu_layers, .experts = options.cpu_moe}; }
 
 SessionOptions session_options(const Options& options) {
   SessionOptions session;

@@ -30,6 +30,7 @@ std::shared_ptr<const Model> load_model(const Options& options);
 /// used.
 std::optional<VisionConfig> vision_config(const Options& options);
 
+WeightOffload weight_offload(const Options& options);
 SessionOptions session_options(const Options& options);
 EngineOptions engine_options(const Options& options);  ///< of serve
 /// The same session with the types of lists and pages that it has without flags.

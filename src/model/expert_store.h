@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/op_args.h"
+#include "model/weight_stream.h"
 #include "tensor/buffer.h"
 
 namespace palimpsest {
@@ -27,9 +28,9 @@ class ExpertStore {
   }
   /// Whether acquire() and release() look at ids: where they do not, ids need not be in host memory, and none may be given.
   virtual bool reads_ids() const { return true; }
-  /// ExpertsArgs::device_experts of a layer that lies on a device.
-  virtual const void* device_experts(std::int64_t layer) const {
-    (void)layer;
+  /// ExpertsArgs::device_experts of a layer that lies on a device. What the device is asked for from here on may read those in `ids`, which lie there.
+  virtual const void* device_experts(std::int64_t layer, const Tensor& ids) {
+    (void)layer, (void)ids;
     return nullptr;
   }
   /// A hint that these will be asked for soon.
@@ -71,23 +72,32 @@ class MappedExperts final : public ExpertStore {
   std::vector<std::vector<bool>> verified_;
 };
 
-/// Experts that all lie in a device's memory.
+/// Experts that lie in a device's memory, or visit it.
 class DeviceExperts final : public ExpertStore {
  public:
-  /// layers[l] and tables[l] (ops::expert_table) are of layer l; empty for layers without experts.
-  DeviceExperts(std::vector<std::vector<ExpertMatrices>> layers, std::vector<Buffer> tables) : layers_(std::move(layers)), tables_(std::move(tables)) {}
+  /// layers[l] and tables[l] (ops::expert_table) are of layer l; empty for layers without experts. `stream`: null where none visit.
+  DeviceExperts(std::vector<std::vector<ExpertMatrices>> layers, std::vector<Buffer> tables, std::shared_ptr<WeightStream> stream)
+      : layers_(std::move(layers)), tables_(std::move(tables)), stream_(std::move(stream)) {}
 
   const ExpertMatrices* acquire(std::int64_t layer, std::span<const std::int32_t>) override { return layers_[static_cast<std::size_t>(layer)].data(); }
   void release(std::int64_t, std::span<const std::int32_t>) override {}
   bool reads_ids() const override { return false; }
-  const void* device_experts(std::int64_t layer) const override { return tables_[static_cast<std::size_t>(layer)].data(); }
+  const void* device_experts(std::int64_t layer, const Tensor& ids) override {
+    if (stream_) stream_->fetch(layer, ids);
+    return tables_[static_cast<std::size_t>(layer)].data();
+  }
   ExpertMatrices peek(std::int64_t layer, std::int32_t expert) override {
-    return layers_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)];
+    ExpertMatrices views = layers_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)];
+    for (Matrix* m : {&views.w1, &views.w3, &views.w2}) {
+      if (stream_) stream_->send_home(layer, *m);
+    }
+    return views;
   }
 
  private:
   std::vector<std::vector<ExpertMatrices>> layers_;
   std::vector<Buffer> tables_;
+  std::shared_ptr<WeightStream> stream_;
 };
 
 }  // namespace palimpsest

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <vector>
 
@@ -146,7 +147,10 @@ Tensor run_layers(ExecContext& ctx, const Model& model, const Batch& batch, cons
   lay_over(ctx, batch, stream.running());
   show(ctx, observer, 0, stream.running());
 
+  WeightStream* const visiting = ctx.planning() ? nullptr : weights.stream.get();
+  if (visiting) visiting->begin(batch.rows());
   for (std::int64_t l = 0; l < config.num_layers(); ++l) {
+    if (visiting) visiting->enter(l);
     const LayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
 
     read_normalized(ctx, config, stream, w.self_attention_res, w.input_layernorm, x);
@@ -182,6 +186,7 @@ ops::Recordings::Key pass_key(ExecContext& ctx, const Model& model, const Batch&
 
 /// Logits where the model computes. Workspace that was taken before stays.
 Tensor compute(ExecContext& ctx, const Model& model, const Batch& batch, const Inputs& in, StatePool& states, Observer* observer) {
+  const auto turn = model.weights().stream && !ctx.planning() ? model.weights().stream->hold() : std::unique_lock<std::mutex>();
   const auto pass = [&] { return run_layers(ctx, model, batch, in, states, observer); };
   // What a step of decoding launches depends on the number of sequences, not on which they are.
   const bool can_repeat = ctx.on_device() && !observer && batch.overlay_rows.empty() && ops::one_row_each(batch.cu_seqlens);

@@ -63,20 +63,21 @@ void Model::Impl::note_sizes() {
   owned_bytes = loader->owned_bytes();
 }
 
-/// Weights to the device; files and copies are given back.
+/// Weights to the device, or to memory that it copies from; files and copies are given back.
 void Model::Impl::upload(const LoadOptions& options) {
   loader->finish();
   note_sizes();
-  WeightUpload upload(loader->weights, loader->experts);
+  WeightUpload upload(loader->weights, loader->experts, options.offload);
   on_device = upload.run(
       *device, options.on_progress, [this](const void* from, std::int64_t bytes, void* to) { return source->make(*device, from, bytes, to); },
       source->mappings());
+  loader->weights.stream = upload.host_bytes() > 0 ? upload.stream(on_device, ops::copy_queue(*device), config->moe) : nullptr;
   std::vector<Buffer> tables;
   for (const auto& experts : loader->experts) {
-    tables.push_back(experts.empty() ? Buffer() : ops::expert_table(*device, experts));
+    tables.push_back(experts.empty() || device->kind() == DeviceKind::kCpu ? Buffer() : ops::expert_table(*device, experts));
     table_bytes += tables.back().bytes();
   }
-  loader->weights.experts = std::make_shared<DeviceExperts>(std::move(loader->experts), std::move(tables));
+  loader->weights.experts = std::make_shared<DeviceExperts>(std::move(loader->experts), std::move(tables), loader->weights.stream);
   loader->forget_copies();
   source.reset();
 }
@@ -105,12 +106,13 @@ void Model::Impl::hold(const LoadOptions& options) {
 
 void Model::Impl::load(const LoadOptions& options) {
   device = &ops::device(options.device);
-  const bool elsewhere = options.device != DeviceKind::kCpu;
+  const bool on_host = options.device == DeviceKind::kCpu, elsewhere = !on_host || options.offload.any();
   if (elsewhere && (options.copy || options.lock))
     throw make_error(ErrorCode::kUsage, "weights on a device are neither held nor locked in the host's memory");
   if (options.random_weights && (options.copy || options.lock))
     throw make_error(ErrorCode::kUsage, "random weights come from no files that could be held or locked");
-  const Census census = open(options.random_weights ? open_random_model(path, *options.random_weights, !elsewhere) : open_model(path));
+  const Census census = open(options.random_weights ? open_random_model(path, *options.random_weights, on_host) : open_model(path));
+  check_offload(options.offload, *config);
   hold(options);
   if (elsewhere) source->will_need();
   const std::uint64_t scaled = census.mxfp4_bytes + census.int8_bytes + census.block_bytes[static_cast<std::size_t>(BlockType::kMxfp4)];

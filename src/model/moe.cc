@@ -31,7 +31,7 @@ void run_experts(ExecContext& ctx, const ModelConfig& config, ExpertStore& store
   const std::span ids(chosen.ids.as<const std::int32_t>(), count);
   const ExpertMatrices* experts = store.acquire(layer, ids);
   ops::experts(ctx, {.x = z, .ids = chosen.ids, .weights = chosen.weights, .experts = experts,
-                     .device_experts = store.device_experts(layer), .num_experts = config.moe.num_experts, .glu = glu_params(config.activation), .y = y});
+                     .device_experts = ctx.planning() ? nullptr : store.device_experts(layer, chosen.ids), .num_experts = config.moe.num_experts, .glu = glu_params(config.activation), .y = y});
   store.release(layer, ids);
 }
 

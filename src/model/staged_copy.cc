@@ -76,13 +76,13 @@ std::vector<Chunk> cut(std::span<const StagedPiece> pieces, std::int64_t most) {
   return chunks;
 }
 
-/// Chunk i lies in buffer i modulo their number.
+/// Chunk i lies in buffer i modulo their number; without a device, where it belongs in `memory`.
 class Readers {
  public:
-  Readers(Device& device, std::span<const StagedPiece> pieces, std::span<const StagedFile> files, const StagedOptions& options)
-      : chunks_(cut(pieces, options.buffer_bytes)), is_read_(chunks_.size()) {
+  Readers(Device* device, std::byte* memory, std::span<const StagedPiece> pieces, std::span<const StagedFile> files, const StagedOptions& options)
+      : memory_(memory), chunks_(cut(pieces, options.buffer_bytes)), is_read_(chunks_.size()) {
     for (const StagedFile& file : files) files_.emplace_back(file);
-    for (int i = 0; i < options.buffers; ++i) buffers_.emplace_back(options.buffer_bytes, device, MemoryKind::kPinnedHost);
+    for (int i = 0; device && i < options.buffers; ++i) buffers_.emplace_back(options.buffer_bytes, *device, MemoryKind::kPinnedHost);
     for (int i = 0; i < options.readers; ++i) threads_.emplace_back([this] { read_all(); });
   }
   ~Readers() {
@@ -90,7 +90,7 @@ class Readers {
     for (std::thread& thread : threads_) thread.join();
   }
   const std::vector<Chunk>& chunks() const { return chunks_; }
-  std::byte* buffer(std::size_t chunk) const { return buffers_[chunk % buffers_.size()].data(); }
+  std::byte* buffer(std::size_t chunk) const { return buffers_.empty() ? memory_ + chunks_[chunk].begin : buffers_[chunk % buffers_.size()].data(); }
 
   /// Until a chunk is in its buffer. Throws what a reader threw.
   void wait_for(std::size_t chunk) {
@@ -116,7 +116,7 @@ class Readers {
     std::unique_lock lock(mutex_);
     while (next_ < chunks_.size()) {
       const std::size_t i = next_++;
-      changed_.wait(lock, [&] { return stopped_ || i < sent_ + buffers_.size(); });
+      changed_.wait(lock, [&] { return stopped_ || buffers_.empty() || i < sent_ + buffers_.size(); });
       if (stopped_) return;
       lock.unlock();
       for (const StagedPiece& part : chunks_[i].parts) {
@@ -132,6 +132,7 @@ class Readers {
     stop(std::current_exception());
   }
 
+  std::byte* memory_;
   std::vector<Chunk> chunks_;
   std::vector<OpenFile> files_;
   std::vector<Buffer> buffers_;
@@ -148,7 +149,7 @@ class Readers {
 
 void copy_staged(Device& device, std::byte* memory, std::span<const StagedPiece> pieces, std::span<const StagedFile> files,
                  const StagedOptions& options, const std::function<void(std::int64_t)>& on_progress) {
-  Readers readers(device, pieces, files, options);
+  Readers readers(&device, memory, pieces, files, options);
   for (std::size_t i = 0; i < readers.chunks().size(); ++i) {
     const Chunk& chunk = readers.chunks()[i];
     readers.wait_for(i);
@@ -158,6 +159,15 @@ void copy_staged(Device& device, std::byte* memory, std::span<const StagedPiece>
     if (on_progress) on_progress(chunk.end);
   }
   device.wait();
+}
+
+void read_staged(std::byte* memory, std::span<const StagedPiece> pieces, std::span<const StagedFile> files, const StagedOptions& options,
+                 const std::function<void(std::int64_t)>& on_progress) {
+  Readers readers(nullptr, memory, pieces, files, options);
+  for (std::size_t i = 0; i < readers.chunks().size(); ++i) {
+    readers.wait_for(i);
+    if (on_progress) on_progress(readers.chunks()[i].end);
+  }
 }
 
 }  // namespace palimpsest

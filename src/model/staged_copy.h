@@ -36,4 +36,8 @@ struct StagedOptions {
 void copy_staged(Device& device, std::byte* memory, std::span<const StagedPiece> pieces, std::span<const StagedFile> files,
                  const StagedOptions& options, const std::function<void(std::int64_t end)>& on_progress);
 
+/// The same to pinned memory of the host, which the threads read into at once.
+void read_staged(std::byte* memory, std::span<const StagedPiece> pieces, std::span<const StagedFile> files, const StagedOptions& options,
+                 const std::function<void(std::int64_t end)>& on_progress);
+
 }  // namespace palimpsest

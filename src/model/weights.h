@@ -6,6 +6,7 @@
 
 #include "kernels/op_args.h"
 #include "model/expert_store.h"
+#include "model/weight_stream.h"
 
 namespace palimpsest {
 
@@ -114,6 +115,7 @@ struct Weights {
   NormWeights norm;
   Matrix lm_head;          // [vocab, hidden]; embed_tokens where tied
   std::shared_ptr<ExpertStore> experts;
+  std::shared_ptr<WeightStream> stream;  // of layers that visit the device; null where all weights stay where they are
 };
 
 }  // namespace palimpsest

@@ -1,16 +1,35 @@
 #include "ops/device.h"
 
+#include <cstring>
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/cuda/copy_queue.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/devices.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "ops/weight_checks.h"
 
 namespace palimpsest::ops {
+namespace {
+
+class HostCopies final : public CopyQueue {
+ public:
+  void copy(int, void* to, const void* from, std::int64_t bytes) override { std::memcpy(to, from, static_cast<std::size_t>(bytes)); }
+  void await(int) override {}
+  void copy_chosen(const Tensor& ids, std::byte* to, const std::byte* from, std::int64_t stride) override {
+    for (std::int64_t i = 0; i < ids.numel(); ++i) copy(0, to + ids.as<std::int32_t>()[i] * stride, from + ids.as<std::int32_t>()[i] * stride, stride);
+  }
+};
+
+}  // namespace
 
 Device& device(DeviceKind kind) { return kind == DeviceKind::kCpu ? host_device() : cuda::cuda_device(); }
+
+std::unique_ptr<CopyQueue> copy_queue(Device& device) {
+  if (device.kind() == DeviceKind::kCpu) return std::make_unique<HostCopies>();
+  return cuda::copy_queue(device);
+}
 
 std::optional<std::int64_t> free_cuda_memory() {
   const cuda::DeviceList list = cuda::query_devices();

@@ -1,16 +1,21 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 
 #include "kernels/op_args.h"
 #include "tensor/buffer.h"
+#include "tensor/copy_queue.h"
 #include "tensor/random_fill.h"
 
 namespace palimpsest::ops {
 
 /// The device of this kind. Throws Error{kUnsupported} with the reason where this build or this machine has none.
 Device& device(DeviceKind kind);
+
+/// Copies beside what the device computes; on the host, where nothing is beside, at once.
+std::unique_ptr<CopyQueue> copy_queue(Device& device);
 
 /// Bytes that the first CUDA device has free; nothing where there is none.
 std::optional<std::int64_t> free_cuda_memory();

@@ -21,7 +21,7 @@ class Recordings {
   Recordings(const Recordings&) = delete;
   Recordings& operator=(const Recordings&) = delete;
 
-  /// What `pass` returns: a tensor on the device. It asks for kernels alone, and waits for nothing.
+  /// What `pass` returns: a tensor on the device. It asks for kernels and copies from pinned memory alone, and waits for nothing.
   Tensor play(ExecContext& ctx, const Key& key, const std::function<Tensor()>& pass);
 
  private:

@@ -102,14 +102,27 @@ DecodeCost decode_cost(const Model& model, std::int64_t context, DType list_type
   return cost;
 }
 
+/// Share of the experts of a layer that so many rows are expected to choose if each choice were equally likely.
+static double chosen_share(const MoeConfig& moe, std::int64_t rows) {
+  return 1 - std::pow(1 - static_cast<double>(moe.experts_per_token) / static_cast<double>(moe.num_experts), static_cast<double>(rows));
+}
+
+double bus_bytes(const WeightSizes& sizes, const WeightOffload& offload, const MoeConfig& moe, std::int64_t rows) {
+  std::int64_t dense = 0, experts = 0;
+  for (std::size_t l = 0; l < sizes.layers.size(); ++l) {
+    const bool all = offload.device_layers && static_cast<std::int64_t>(l) >= *offload.device_layers;
+    if (all) dense += sizes.layers[l].dense;
+    if (all || offload.experts) experts += sizes.layers[l].experts;
+  }
+  if (experts == 0) return static_cast<double>(dense);
+  return static_cast<double>(dense) + static_cast<double>(experts) * (fetches_chosen(moe, rows) ? chosen_share(moe, rows) : 1);
+}
+
 double pass_bytes(const DecodeCost& one, const MoeConfig& moe, std::int64_t rows,
                   std::int64_t sequences) {
   double experts = static_cast<double>(one.experts);
   if (one.experts > 0) {
-    const auto all = static_cast<double>(moe.num_experts),
-               chosen = static_cast<double>(moe.experts_per_token);
-    const double distinct = all * (1 - std::pow(1 - chosen / all, static_cast<double>(rows)));
-    experts *= distinct / chosen;
+    experts *= chosen_share(moe, rows) * static_cast<double>(moe.num_experts) / static_cast<double>(moe.experts_per_token);
   }
   return static_cast<double>(one.weights - one.experts) + experts +
          static_cast<double>(sequences * (one.states + one.lists));

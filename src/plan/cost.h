@@ -1,6 +1,7 @@
 #pragma once
 
 #include "palimpsest/dtype.h"
+#include "model/weight_upload.h"
 #include "palimpsest/model.h"
 
 namespace palimpsest {
@@ -24,6 +25,12 @@ DecodeCost decode_cost(const Model& model, std::int64_t context, DType list_type
 /// the routed experts of every layer as many as so many rows are expected to choose if each choice were equally likely.
 double pass_bytes(const DecodeCost& one, const MoeConfig& moe, std::int64_t rows,
                   std::int64_t sequences);
+
+/// Bytes of weights that a pass of `rows` rows brings from the host to a device: dense ones of layers that stay with the host, and of their experts
+/// all, or as many as are expected to be chosen where these are fetched alone (WeightStream).
+double bus_bytes(const WeightSizes& sizes, const WeightOffload& offload, const MoeConfig& moe, std::int64_t rows);
+/// What plans assume that the bus to a device carries, in bytes a second: PCIe 5.0 x16 has 63e9 less what packets cost. Not measured.
+inline constexpr double kBusBandwidth = 50e9;
 
 /// Floating-point operations (a multiply-add counts two) of a prefill of `tokens` tokens from an
 /// empty state, logits of the last row only: matrix products, the recurrence at its minimum of 6 K

@@ -15,7 +15,7 @@ struct WeightPlace {
   std::int64_t bytes = 0;
 };
 /// Of an outline or a loaded model, wherever that lies.
-WeightPlace place_weights(const Model& model, DeviceKind where);
+WeightPlace place_weights(const Model& model, DeviceKind where, const WeightOffload& offload = {});
 
 /// As in memory_plan.h, for weights at `place`. Towers lie and compute where the weights do.
 MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::int64_t available, std::int64_t sequences, const WeightPlace& place);
@@ -31,9 +31,10 @@ struct HostShare {
   std::int64_t pictures = 0;  ///< rows of pictures, which the host keeps
   std::int64_t staging = 0;   ///< pinned, while weights are loaded
   std::int64_t copies = 0;    ///< while weights are loaded: those in another form than stored
-  std::int64_t most() const { return std::max(logits + results + pictures, staging + copies); }
+  std::int64_t weights = 0;   ///< pinned: those that visit the device
+  std::int64_t most() const { return weights + std::max(logits + results + pictures, staging + copies); }
 };
 /// All 0 on the host.
-HostShare host_share(const Model& model, const SessionOptions& options, std::int64_t sequences, DeviceKind where);
+HostShare host_share(const Model& model, const SessionOptions& options, std::int64_t sequences, DeviceKind where, std::int64_t weights = 0);
 
 }  // namespace palimpsest

@@ -120,20 +120,21 @@ std::int64_t list_bytes(const StateSpec& spec, StatePoolOptions pool, const Memo
   return StatePool::bytes(spec, pool) - plan.pages - plan.logits + (where == DeviceKind::kCpu ? 0 : block_table_bytes(spec, pool));
 }
 
-WeightPlace place_weights(const Model& model, DeviceKind where) {
-  if (where != DeviceKind::kCpu) return {where, model.device_bytes() > 0 ? model.device_bytes() : device_weights(model).bytes()};
+WeightPlace place_weights(const Model& model, DeviceKind where, const WeightOffload& offload) {
+  if (where != DeviceKind::kCpu) return {where, model.device_bytes() > 0 ? model.device_bytes() : device_weights(model, offload).bytes()};
   const std::int64_t unused = model.held_bytes() > 0 ? 0 : model.unused_bytes();
   return {where, model.file_bytes() - unused + model.owned_bytes() + model.vector_bytes()};
 }
 
-HostShare host_share(const Model& model, const SessionOptions& options, std::int64_t sequences, DeviceKind where) {
+HostShare host_share(const Model& model, const SessionOptions& options, std::int64_t sequences, DeviceKind where, std::int64_t weights) {
   if (where == DeviceKind::kCpu) return {};
   const std::int64_t row = model.config().vocab_size * dtype_size(DType::kF32);
   return {.logits = sequences * row,
           .results = std::max(sequences, score_rows(model.config(), options.ubatch)) * row,
           .pictures = picture_bytes(model, options, where).kept_by_host,
           .staging = WeightUpload::kStagingBytes,
-          .copies = model.owned_bytes() + model.vector_bytes()};
+          .copies = model.owned_bytes() + model.vector_bytes(),
+          .weights = weights};
 }
 
 MemoryPlan plan_memory(const Model& model, const SessionOptions& options, std::int64_t available,

@@ -101,8 +101,14 @@ ModelPlan plan_model(const Model& model, const PlanRequest& request) {
   plan.process = request.process;
   plan.limit = request.limit;
   plan.host_limit = request.host_limit;
-  plan.host = host_share(model, options, request.sequences, request.where);
-  if (!plan.on_host()) plan.device = device_weights(model);
+  if (!plan.on_host()) {
+    check_offload(request.offload, config);
+    const WeightSizes sizes = weight_sizes(model);
+    plan.device = device_weights(sizes, request.offload);
+    plan.bus_step = bus_bytes(sizes, request.offload, config.moe, 1);
+    plan.bus_pass = bus_bytes(sizes, request.offload, config.moe, options.ubatch);
+  }
+  plan.host = host_share(model, options, request.sequences, request.where, plan.device.host);
   const WeightPlace place = plan.on_host() ? place_weights(model, request.where) : WeightPlace{request.where, plan.device.bytes()};
   const std::int64_t available = request.limit - (plan.on_host() ? request.process : 0);
   plan.memory = plan_memory(model, options, available - request.more_workspace, request.sequences, place);
@@ -113,7 +119,7 @@ ModelPlan plan_model(const Model& model, const PlanRequest& request) {
         model.role_bytes()[role];
   }
   const auto stored = std::accumulate(plan.stored.begin(), plan.stored.end(), std::int64_t{0});
-  plan.copies = plan.on_host() ? model.owned_bytes() + model.vector_bytes() : plan.device.reserved - plan.device.padding - stored;
+  plan.copies = plan.on_host() ? model.owned_bytes() + model.vector_bytes() : plan.device.reserved + plan.device.host - plan.device.padding - stored;
   plan.headers = plan.on_host() ? plan.memory.weights - plan.copies - stored : 0;
   plan.tails = request.sequences * tail_bytes(spec);
   plan.snapshots = plan_snapshots(spec, config, plan.memory);

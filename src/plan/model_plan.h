@@ -45,6 +45,7 @@ struct PlanRequest {
   DeviceKind where = DeviceKind::kCpu;
   std::int64_t host_limit = 0;      ///< on a device: bytes that the process may take of the host's memory; 0: any
   std::int64_t more_workspace = 0;  ///< beyond that of passes of session.ubatch rows
+  WeightOffload offload;            ///< on a device: weights that shall stay with the host
   bool is_budget = true;            ///< `limit` was asked for; else it is what there is
 };
 
@@ -75,6 +76,8 @@ struct ModelPlan {
   DeviceWeights device;  ///< where that is not the host; `copies` is then what weights take more there than in the files
   HostShare host;
   std::int64_t host_limit = 0;
+  /// Bytes of weights that cross the bus in a pass of one row, and in one of session.ubatch rows.
+  double bus_step = 0, bus_pass = 0;
 
   bool on_host() const { return where == DeviceKind::kCpu; }
   /// Of what `limit` is of.

@@ -46,6 +46,7 @@ class Changes {
     snapshots();
     std::stable_sort(changes_.begin(), changes_.end(),
                      [](const Change& a, const Change& b) { return a.given_up < b.given_up; });
+    if (changes_.empty()) offload();
     if (changes_.empty()) everything();
     if (changes_.size() > 2) changes_.resize(2);
     const std::int64_t whole = (plan_.total() + variation() + kMiB - 1) / kMiB;
@@ -126,6 +127,31 @@ class Changes {
         fmt::format("--cache-ram {}", options.cache_bytes / kMiB), with(options));
   }
 
+  /// Where nothing else is enough on a device: weights that stay with the host, if that has room for them.
+  void offload() {
+    if (plan_.on_host()) return;
+    const WeightSizes sizes = weight_sizes(model_);
+    const auto fits_with = [&](const WeightOffload& choice, const std::string& flag) {
+      const DeviceWeights weights = device_weights(sizes, choice);
+      MemoryPlan memory = plan_.memory;
+      memory.weights = weights.bytes();
+      const std::int64_t host = plan_.host_total() - plan_.host.weights + weights.host;
+      if (!fits(memory) || (plan_.host_limit > 0 && host > plan_.host_limit)) return false;
+      add(1, fmt::format("{} with {} of the host's memory", flag, mebibytes(weights.host)), memory);
+      return true;
+    };
+    WeightOffload choice = request_.offload;
+    const auto& layers = model_.config().layers;
+    choice.experts = std::any_of(layers.begin(), layers.end(), [](const LayerSpec& layer) { return layer.ffn == Ffn::kMixtureOfExperts; });
+    if (choice.experts && !request_.offload.experts) fits_with(choice, "--cpu-moe");
+    choice = request_.offload;
+    std::int64_t count = choice.device_layers.value_or(model_.config().num_layers());
+    do {
+      if (--count < 0) return;
+      choice.device_layers = count;
+    } while (!fits_with(choice, fmt::format("--gpu-layers {}", count)));
+  }
+
   /// Where no single change is enough: the longest context over the smallest of everything else.
   void everything() {
     SessionOptions options = request_.session;
@@ -161,9 +187,9 @@ void require_budget(const Model& model, const PlanRequest& request, const ModelP
   const HostShare& h = plan.host;
   if (plan.total() <= plan.limit) {
     throw make_error(ErrorCode::kOutOfMemory,
-                     "beside the device {} of the host's memory are needed: the program itself {}, and while weights are loaded staging {} and "
+                     "beside the device {} of the host's memory are needed: the program itself {}, weights that stay there {}, and while weights are loaded staging {} and "
                      "copies {}, then logits {}, results {} and pictures {}; {} are available",
-                     mebibytes(plan.host_total()), mebibytes(plan.process), mebibytes(h.staging), mebibytes(h.copies), mebibytes(h.logits),
+                     mebibytes(plan.host_total()), mebibytes(plan.process), mebibytes(h.weights), mebibytes(h.staging), mebibytes(h.copies), mebibytes(h.logits),
                      mebibytes(h.results), mebibytes(h.pictures), mebibytes(plan.host_limit));
   }
   std::vector<std::string> texts;

@@ -6,6 +6,7 @@
 
 #include "model/weight_fields.h"
 #include "model/weight_spec.h"
+#include "model/weight_visit.h"
 #include "model/weights.h"
 #include "runtime/session_file.h"
 #include "tensor/device.h"
@@ -95,6 +96,15 @@ void add_experts(Hasher& hasher, const Model& model) {
   }
 }
 
+/// Of weights that visit a device, where they lie.
+LayerWeights views_of(const Weights& weights, std::int64_t layer) {
+  LayerWeights views = weights.layers[static_cast<std::size_t>(layer)];
+  if (!weights.stream) return views;
+  const auto send_home = [&](auto& view) { weights.stream->send_home(layer, view); };
+  visit_layer(views, send_home, send_home);
+  return views;
+}
+
 void add_model(Hasher& hasher, const Model& model) {
   const std::string config = to_string(model.config());
   hasher.add(config.data(), static_cast<std::int64_t>(config.size()));
@@ -108,12 +118,14 @@ void add_model(Hasher& hasher, const Model& model) {
                                    spec.sizes[2]};
     hasher.add(facts, sizeof(facts));
     if (spec.layer < 0 || spec.expert >= 0) continue;
-    LayerWeights views = weights.layers[static_cast<std::size_t>(spec.layer)];
+    LayerWeights views = views_of(weights, spec.layer);
     if (const Matrix* matrix = matrix_field(views, spec.role)) add_sample(hasher, *matrix);
   }
   add_experts(hasher, model);
-  for (const LayerWeights& layer : weights.layers)
-    hasher.add_stored(layer.input_layernorm.weight.data, layer.input_layernorm.weight.bytes());
+  for (std::int64_t l = 0; l < model.config().num_layers(); ++l) {
+    const Tensor norm = views_of(weights, l).input_layernorm.weight;
+    hasher.add_stored(norm.data, norm.bytes());
+  }
   add_sample(hasher, weights.embed_tokens);
   add_sample(hasher, weights.lm_head);
 }

@@ -152,6 +152,9 @@ TEST(Usage, ValuesOutOfRangeNameFlagValueAndRange) {
                      {"--cache-type", "'q4'", "bf16, f32, q8"});
   expect_usage_error(on_demo({"run", "-p", "x", "--reasoning-effort", "medium"}),
                      {"off, low, high, max"});
+  expect_usage_error(on_demo({"serve", "--cpu-moe"}), {"--cpu-moe", "--device cuda"});
+  expect_usage_error(on_demo({"plan", "--device", "h200", "-ngl", "3"}), {"--gpu-layers", "--device cuda"});
+  expect_usage_error(on_demo({"plan", "--device", "cuda", "--gpu-layers", "9"}), {"between 0 and 8", "not 9"});
 }
 
 TEST(Usage, Prompts) {

@@ -123,15 +123,26 @@ TEST(Plan, ABudgetDecidesWhatFits) {
 }
 
 TEST(Plan, ForADeviceThatNeedNotBeThere) {
-  const json plan = plan_of({demo(), "-c", "1000", "-np", "2", "-ub", "64", "--cache-ram", "16", "--device", "cuda"});
+  const std::vector<std::string> flags = {demo(), "-c", "1000", "-np", "2", "-ub", "64", "--cache-ram", "16", "--device", "cuda"};
+  std::vector<std::string> layers = flags, experts = flags;
+  layers.insert(layers.end(), {"--gpu-layers", "2"});
+  experts.push_back("-cmoe");
+  const json plan = plan_of(flags), with_layers = plan_of(layers), with_experts = plan_of(experts);
   EXPECT_EQ(plan["where"], "cuda");
   EXPECT_TRUE(plan["fits"]);
-  for (const char* key : {"memory", "weights"}) {
-    std::int64_t sum = 0;
-    for (const auto& [name, bytes] : plan[key].items())
-      sum += name == "total" || name == "list_per_token" ? 0 : bytes.get<std::int64_t>();
-    EXPECT_EQ(plan[key]["total"], sum) << key;
+  for (const json& one : {plan, with_layers, with_experts}) {
+    for (const char* key : {"memory", "weights"}) {
+      std::int64_t sum = 0;
+      for (const auto& [name, bytes] : one[key].items())
+        sum += name == "total" || name == "list_per_token" ? 0 : bytes.get<std::int64_t>();
+      EXPECT_EQ(one[key]["total"], sum) << key;
+    }
   }
+  const auto host = with_experts["host"]["weights"].get<std::int64_t>();
+  EXPECT_EQ(host, plan["weights"]["routed_experts"].get<std::int64_t>());
+  EXPECT_DOUBLE_EQ(with_experts["speed"]["bus"]["step"].get<double>(), static_cast<double>(host) * 4 / 32);
+  EXPECT_DOUBLE_EQ(with_experts["speed"]["bus"]["pass"].get<double>(), static_cast<double>(host));
+  EXPECT_EQ(plan["host"]["weights"], 0);
   EXPECT_EQ(plan["memory"]["process"], 0);
   EXPECT_EQ(plan["memory"]["pages"], 2 * 6 * 3 * 128 * 128 * 4);
   EXPECT_EQ(plan["host"]["logits"], 2 * 4096 * 4);

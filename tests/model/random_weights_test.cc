@@ -48,8 +48,9 @@ double rms_ratio(const std::vector<float>& got, const std::vector<float>& want) 
 class RandomWeights : public testing::Test {
  protected:
   void SetUp() override { folder.write("config.json", kConfig); }
-  std::shared_ptr<const Model> load(std::uint64_t seed, DeviceKind device = DeviceKind::kCpu) const {
+  std::shared_ptr<const Model> load(std::uint64_t seed, DeviceKind device = DeviceKind::kCpu, const WeightOffload& offload = {}) const {
     LoadOptions options;
+    options.offload = offload;
     options.random_weights = seed;
     options.device = device;
     return Model::load(folder.path(), options);
@@ -208,6 +209,21 @@ TEST_F(DeviceModel, PromptsBesideStepsChangeNoBit) {
       EXPECT_TRUE(std::equal(alone.begin(), alone.end(), at)) << n << (fixed_forms ? ", fixed forms" : "");
       at += static_cast<std::ptrdiff_t>(alone.size());
     }
+  }
+}
+
+/// Kernels of all widths over weights that visit, recorded and not, in passes that fetch the chosen experts (one row) and that bring all.
+TEST_F(DeviceModel, WeightsThatVisitChangeNoBit) {
+  constexpr std::size_t kChunks[] = {1024, 300, 7, 1};
+  model = load(7, DeviceKind::kCuda);
+  std::vector<std::vector<float>> want;
+  for (const std::size_t chunk : kChunks) want.push_back(run(Activations::kQ16, chunk));
+  for (const WeightOffload& offload : {WeightOffload{0, false}, {1, false}, {2, true}, {{}, true}}) {
+    model = load(7, DeviceKind::kCuda, offload);
+    for (std::size_t i = 0; i < want.size(); ++i) EXPECT_EQ(run(Activations::kQ16, kChunks[i]), want[i]) << "chunks of " << kChunks[i];
+    ::setenv("PALIMPSEST_NO_GRAPHS", "1", 1);
+    EXPECT_EQ(run(Activations::kQ16, 1), want.back()) << "not recorded";
+    ::unsetenv("PALIMPSEST_NO_GRAPHS");
   }
 }
 

@@ -69,7 +69,8 @@ class StagedCopies : public testing::Test {
   std::string copied(const StagedOptions& options, const std::function<void(std::int64_t)>& on_progress = {}) {
     std::string memory(expected_.size() + 64, '\0');
     LateDevice device;
-    copy_staged(device, reinterpret_cast<std::byte*>(memory.data()), pieces_, files_, options, on_progress);
+    if (to_host_) read_staged(reinterpret_cast<std::byte*>(memory.data()), pieces_, files_, options, on_progress);
+    else copy_staged(device, reinterpret_cast<std::byte*>(memory.data()), pieces_, files_, options, on_progress);
     return memory;
   }
   std::string error(const std::function<void(std::int64_t)>& on_progress = {}) {
@@ -82,6 +83,7 @@ class StagedCopies : public testing::Test {
     return "";
   }
 
+  bool to_host_ = false;  ///< read_staged
   test::TempFolder folder_;
   std::mt19937 random_{7};
   std::string data_[3], expected_;
@@ -102,12 +104,22 @@ TEST_F(StagedCopies, LeaveEveryByteInItsPlace) {
     EXPECT_EQ(memory.substr(expected_.size()), std::string(64, '\0')) << "beyond the last piece";
     EXPECT_TRUE(std::is_sorted(ends.begin(), ends.end()));
     EXPECT_EQ(ends.back(), static_cast<std::int64_t>(expected_.size()));
+    to_host_ = true;
+    const std::string there = copied(options);
+    for (const StagedPiece& piece : pieces_) {
+      const auto at = static_cast<std::size_t>(piece.to), bytes = static_cast<std::size_t>(piece.bytes);
+      ASSERT_EQ(there.substr(at, bytes), expected_.substr(at, bytes)) << piece.to;
+    }
+    to_host_ = false;
   }
 }
 
 TEST_F(StagedCopies, SayWhichFileIsNotWhatItWas) {
   std::filesystem::resize_file(files_[1].path, 12'345);
-  EXPECT_THAT(error(), AllOf(HasSubstr(files_[1].path.string()), HasSubstr("20000 bytes were expected, 12345 are there")));
+  for (const bool to_host : {false, true}) {
+    to_host_ = to_host;
+    EXPECT_THAT(error(), AllOf(HasSubstr(files_[1].path.string()), HasSubstr("20000 bytes were expected, 12345 are there")));
+  }
   std::filesystem::remove(files_[1].path);
   EXPECT_THAT(error(), AllOf(HasSubstr(files_[1].path.string()), HasSubstr("cannot be opened")));
 }

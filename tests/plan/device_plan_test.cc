@@ -39,22 +39,25 @@ TEST_P(DevicePlans, AreWhatIsAllocated) {
   const auto path = test::project_path(GetParam());
   const auto outline = Model::outline(path);
   const ModelConfig& config = outline->config();
-  for (const std::int64_t sequences : {1, 3}) {
-    const MemoryPlan plan = plan_memory(*outline, {.threads = 1, .context = 100, .ubatch = 32}, 0, sequences, place_weights(*outline, kThere));
+  const std::int64_t layers = config.num_layers();
+  for (const WeightOffload& offload : {WeightOffload{}, {0, false}, {1, false}, {layers / 2, true}, {layers, false}, {{}, true}}) {
+    const std::int64_t sequences = offload.any() ? 1 : 3;
+    const MemoryPlan plan = plan_memory(*outline, {.threads = 1, .context = 100, .ubatch = 32}, 0, sequences, place_weights(*outline, kThere, offload));
     test::FakeDevice device;
     OpenedModel opened = open_model(path);
     WeightLoader loader(*opened.config, *opened.source);
     value_or_throw(opened.source->census());
     for (std::size_t i = 0; i < opened.source->specs().size(); ++i) loader.place(i, true);
     loader.finish();
-    const Buffer weights = WeightUpload(loader.weights, loader.experts).run(device, {});
+    WeightUpload upload(loader.weights, loader.experts, offload);
+    const Buffer weights = upload.run(device, {});
     std::vector<Buffer> tables;
     for (const auto& layer : loader.experts) tables.emplace_back(ops::expert_table_bytes(static_cast<std::int64_t>(layer.size())), device);
     const StatePool states(state_spec(config), pool_options(config, plan), device);
     Arena workspace(0, device);
     workspace.reserve(plan.workspace);
-    EXPECT_EQ(device.taken(MemoryKind::kDevice), plan.total()) << sequences;
-    EXPECT_EQ(device.taken(MemoryKind::kPinnedHost), sequences * config.vocab_size * 4) << "logits alone: staging is given back";
+    EXPECT_EQ(device.taken(MemoryKind::kDevice), plan.total()) << sequences << ' ' << offload.device_layers.value_or(-1);
+    EXPECT_EQ(device.taken(MemoryKind::kPinnedHost), sequences * config.vocab_size * 4 + device_weights(*outline, offload).host) << "logits and weights: staging is given back";
   }
 }
 
@@ -136,6 +139,28 @@ TEST(DeviceBudget, NamesTheNumbersOfTheSideThatLacksThem) {
                                         HasSubstr("100.0 MiB are available")));
   r.host_limit = 2LL << 30;
   EXPECT_EQ(refusal(*model, r), "");
+}
+
+/// Weights that do not fit: what stays with the host, if that has room.
+TEST(DeviceBudget, NamesWhatMayStayWithTheHost) {
+  const auto model = Model::outline(test::project_path("bench/shapes/kimi-linear-48b"));
+  PlanRequest r = {.session = {.context = 8192}, .limit = std::int64_t{40} << 30, .where = kThere};
+  const std::string text = refusal(*model, r);
+  EXPECT_THAT(text, AllOf(HasSubstr("--cpu-moe with "), HasSubstr("; or --gpu-layers ")));
+  r.offload = {{}, true};
+  EXPECT_EQ(refusal(*model, r), "");
+  const ModelPlan experts = plan_model(*model, r);
+  EXPECT_NEAR(experts.bus_step, experts.bus_pass * 8 / 256, experts.bus_step * 1e-9) << "a row chooses 8 of 256 experts";
+  EXPECT_EQ(experts.bus_pass, static_cast<double>(experts.host.weights));
+  r.offload = {std::stoll(text.substr(text.find("--gpu-layers ") + 13)), false};
+  EXPECT_EQ(refusal(*model, r), "");
+  ++*r.offload.device_layers;
+  EXPECT_NE(refusal(*model, r), "");
+  r.offload = {};
+  r.host_limit = std::int64_t{16} << 30;
+  EXPECT_THAT(refusal(*model, r), Not(HasSubstr("--cpu-moe")));
+  r.offload = {28, false};
+  EXPECT_THROW(plan_model(*model, r), Error);
 }
 
 /// 48 billion parameters in BF16 leave room for several sequences of a million tokens on an H200.

@@ -1,6 +1,7 @@
 #pragma once
 
-// Where models of tests compute: on the host, or on the GPU with PALIMPSEST_TEST_DEVICE=cuda in the environment.
+// Where models of tests compute: on the host, or on the GPU with PALIMPSEST_TEST_DEVICE=cuda in the environment; with PALIMPSEST_TEST_GPU_LAYERS=N
+// the weights of later layers visit from the host.
 
 #include <cstdlib>
 #include <filesystem>
@@ -21,6 +22,7 @@ inline DeviceKind test_device() {
 inline std::shared_ptr<const Model> load_model(const std::filesystem::path& path) {
   LoadOptions options;
   options.device = test_device();
+  if (const char* layers = std::getenv("PALIMPSEST_TEST_GPU_LAYERS")) options.offload.device_layers = std::atoll(layers);
   return Model::load(path, options);
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/add_norm_args.h"
 #include "kernels/cuda/activation_kernels.h"
+#include "kernels/cuda/copy_queue.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/device_memory.h"
@@ -27,6 +28,8 @@ constexpr const char* kReason = "this build holds no CUDA code";
 DeviceList query_devices() { return {{}, kReason}; }
 
 Device& cuda_device() { throw Error(ErrorCode::kUnsupported, std::string("no CUDA device: ") + kReason); }
+
+std::unique_ptr<CopyQueue> copy_queue(Device&) { unsupported(); }
 
 DeviceMemory::DeviceMemory(std::int64_t) { unsupported(); }
 DeviceMemory::~DeviceMemory() = default;

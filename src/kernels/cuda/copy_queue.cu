@@ -1,0 +1,69 @@
+#include "kernels/cuda/copy_queue.h"
+
+#include "kernels/cuda/launch.cuh"
+
+namespace palimpsest::cuda {
+namespace {
+
+constexpr int kThreads = 256, kSlices = 32, kLoads = 8;  // loads of a thread in flight: the bus is slow to answer
+
+/// Grid: [kSlices, ids]. The first block column of an id that is there several times copies its `vectors` vectors.
+__global__ void __launch_bounds__(kThreads) chosen_vectors(const std::int32_t* ids, uint4* to, const uint4* from, std::int64_t vectors) {
+  const auto which = static_cast<std::int32_t>(blockIdx.y), id = ids[which];
+  bool seen = false;
+  for (auto i = static_cast<std::int32_t>(threadIdx.x); i < which; i += kThreads) seen |= ids[i] == id;
+  if (__syncthreads_or(seen)) return;
+  from += id * vectors;
+  to += id * vectors;
+  constexpr std::int64_t kStep = kSlices * kThreads;
+  for (std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; at < vectors; at += kLoads * kStep) {
+    uint4 loaded[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (at + i * kStep < vectors) loaded[i] = __ldcs(from + at + i * kStep);
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (at + i * kStep < vectors) to[at + i * kStep] = loaded[i];
+    }
+  }
+}
+
+class CudaCopyQueue final : public CopyQueue {
+ public:
+  explicit CudaCopyQueue(Device& device) : device_(device) {
+    check(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking), "making a stream for copies");
+    for (cudaEvent_t* event : {&asked_, &done_[0], &done_[1]}) check(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "making an event");
+  }
+  ~CudaCopyQueue() override {
+    (void)cudaStreamSynchronize(copies_);
+    for (const cudaEvent_t event : {asked_, done_[0], done_[1]}) (void)cudaEventDestroy(event);
+    (void)cudaStreamDestroy(copies_);
+  }
+
+  void copy(int lane, void* to, const void* from, std::int64_t bytes) override {
+    check(cudaEventRecord(asked_, stream()), "ordering copies");
+    check(cudaStreamWaitEvent(copies_, asked_, 0), "ordering copies");
+    check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, copies_), "copying weights");
+    check(cudaEventRecord(done_[lane], copies_), "ordering copies");
+  }
+  void await(int lane) override { check(cudaStreamWaitEvent(stream(), done_[lane], 0), "awaiting a copy"); }
+  void copy_chosen(const Tensor& ids, std::byte* to, const std::byte* from, std::int64_t stride) override {
+    if (ids.numel() == 0) return;
+    chosen_vectors<<<dim3(kSlices, static_cast<unsigned>(ids.numel())), kThreads, 0, stream()>>>(
+        static_cast<const std::int32_t*>(ids.data), reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from), stride / 16);
+    check(cudaGetLastError(), "copying chosen experts");
+  }
+
+ private:
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(device_.stream()); }
+  Device& device_;
+  cudaStream_t copies_ = nullptr;
+  cudaEvent_t asked_ = nullptr, done_[kLanes] = {};
+};
+
+}  // namespace
+
+std::unique_ptr<CopyQueue> copy_queue(Device& device) { return std::make_unique<CudaCopyQueue>(device); }
+
+}  // namespace palimpsest::cuda

@@ -1,0 +1,183 @@
+// Weights that visit a device: each layer's are there when it computes, whatever is late, and results are the bits of weights that stay. On the host
+// they visit memory of the host; with PALIMPSEST_TEST_DEVICE=cuda the device.
+
+#include "model/weight_stream.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <random>
+
+#include "base/error.h"
+#include "model/weights.h"
+#include "support/forward_runner.h"
+#include "support/shared_data.h"
+#include "support/test_model.h"
+
+namespace palimpsest {
+namespace {
+
+/// Two streams that run when they are told to: kernels in order, copies in order, each no sooner than the interface promises.
+class Simulated final : public CopyQueue {
+ public:
+  void copy(int lane, void* to, const void* from, std::int64_t bytes) override {
+    copies_.push_back({kernels_.size(), [=] { std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to)); }});
+    last_[lane] = copies_.size();
+  }
+  void await(int lane) override { awaited_ = std::max(awaited_, last_[lane]); }
+  void copy_chosen(const Tensor& ids, std::byte* to, const std::byte* from, std::int64_t stride) override {
+    const std::vector<std::int32_t> chosen(ids.as<std::int32_t>(), ids.as<std::int32_t>() + ids.numel());
+    kernel([=] {
+      for (const std::int32_t id : chosen) std::copy_n(from + id * stride, stride, to + id * stride);
+    });
+  }
+  void kernel(std::function<void()> run) { kernels_.push_back({awaited_, std::move(run)}); }
+
+  /// All that was asked for, with the one or the other as early as it may be.
+  void run(bool copies_first) {
+    std::size_t kernel = 0, copy = 0;
+    while (kernel < kernels_.size() || copy < copies_.size()) {
+      const bool may_copy = copy < copies_.size() && copies_[copy].after <= kernel, may_compute = kernel < kernels_.size() && kernels_[kernel].after <= copy;
+      ASSERT_TRUE(may_copy || may_compute) << "each waits for the other";
+      if (may_copy && (copies_first || !may_compute)) copies_[copy++].run();
+      else kernels_[kernel++].run();
+    }
+  }
+
+ private:
+  struct Asked {
+    std::size_t after;  ///< of the other stream, so many
+    std::function<void()> run;
+  };
+  std::vector<Asked> kernels_, copies_;
+  std::size_t last_[kLanes] = {}, awaited_ = 0;
+};
+
+TEST(WeightStreams, BringWhatALayerReadsAndNoSoonerThanItsBufferIsFree) {
+  constexpr std::int64_t kExperts = 6, kExpertBytes = 512, kMost = 256 * 7 + kExperts * kExpertBytes;
+  MoeConfig moe;
+  moe.num_experts = kExperts, moe.experts_per_token = 2;
+  std::mt19937 random(5);
+  for (const bool copies_first : {false, true}) {
+    for (const std::int64_t rows : {1, 3, 4, 100}) {  // up to three rows fetch the chosen
+      std::string bytes[8], there(2 * kMost, '\0');
+      std::int64_t dense[8] = {}, expert_bytes[8] = {};
+      std::vector<WeightStream::Part> parts;
+      for (const int l : {1, 2, 4, 5, 6, 7}) {
+        dense[l] = l % 4 == 2 ? 0 : 256 * l;
+        expert_bytes[l] = l == 5 || l == 7 ? 0 : kExpertBytes;  // 5 has none, those of 7 are not alike
+        bytes[l].resize(static_cast<std::size_t>(dense[l] + (l == 5 ? 0 : kExperts * kExpertBytes)));
+        for (char& byte : bytes[l]) byte = static_cast<char>(random() % 255 + 1);
+        parts.push_back({l, Buffer(static_cast<std::int64_t>(bytes[l].size())), dense[l], expert_bytes[l]});
+        std::copy(bytes[l].begin(), bytes[l].end(), reinterpret_cast<char*>(parts.back().host.data()));
+      }
+      auto queue = std::make_unique<Simulated>();
+      Simulated& device = *queue;
+      WeightStream stream(std::move(queue), std::move(parts), reinterpret_cast<std::byte*>(there.data()), kMost, moe);
+      int checked = 0, lane = 0;
+      for (int pass = 0; pass < 2; ++pass, lane = 0) {
+        stream.begin(rows);
+        for (int l = 0; l < 8; ++l) {
+          stream.enter(l);
+          if (bytes[l].empty()) continue;
+          const char* at = there.data() + lane++ % 2 * kMost;
+          const auto reads = [&, at, l](std::int64_t first, std::int64_t count) {
+            device.kernel([&, at, l, first, count] { checked += std::equal(at + first, at + first + count, bytes[l].data() + first); });
+          };
+          reads(0, dense[l]);
+          std::int32_t ids[] = {static_cast<std::int32_t>(random() % kExperts), static_cast<std::int32_t>(random() % kExperts)};
+          stream.fetch(l, Tensor::contiguous(ids, DType::kI32, {1, 2}));
+          const bool chosen = rows <= 3 && expert_bytes[l] > 0;
+          reads(chosen ? dense[l] + ids[0] * kExpertBytes : 0, chosen ? kExpertBytes : static_cast<std::int64_t>(bytes[l].size()));
+          reads(chosen ? dense[l] + ids[1] * kExpertBytes : 0, chosen ? kExpertBytes : 0);
+        }
+      }
+      device.run(copies_first);
+      EXPECT_EQ(checked, 2 * 6 * 3) << rows << " rows";
+    }
+  }
+}
+
+class VisitingWeights : public testing::TestWithParam<const char*> {
+ protected:
+  std::shared_ptr<const Model> load(const WeightOffload& offload) const {
+    LoadOptions options;
+    options.device = test::test_device();
+    options.offload = offload;
+    return Model::load(test::project_path(GetParam()), options);
+  }
+  /// Logits of prompts read in pieces of each size, then of a few steps of five sequences at once.
+  static std::vector<float> logits(const std::shared_ptr<const Model>& model) {
+    test::ForwardRunner runner(model, 1, 8, 128, 256);
+    std::vector<std::int32_t> ids(80);
+    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 71 % static_cast<std::size_t>(model->config().vocab_size));
+    std::vector<float> all;
+    const auto add = [&](const std::vector<float>& more) { all.insert(all.end(), more.begin(), more.end()); };
+    for (const std::size_t chunk : {80, 7}) add(runner.run(ids, chunk));
+    add(runner.run({ids.begin(), ids.begin() + 12}, 1));
+    std::vector<std::int32_t> slots(5);
+    for (auto& slot : slots) slot = runner.states.acquire();
+    for (int t = 0; t < 4; ++t) add(runner.pass(std::vector<std::vector<std::int32_t>>(5, {ids[static_cast<std::size_t>(t)]}), slots));
+    return all;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Models, VisitingWeights, testing::Values("models/demo", "tests/golden/kimi_k3_text", "tests/golden/fla_options/gated_grouped"));
+
+TEST_P(VisitingWeights, ChangeNoBit) {
+  const auto resident = load({});
+  const auto want = logits(resident);
+  const std::int64_t layers = resident->config().num_layers();
+  const bool has_experts = resident->config().moe.num_experts > 0;
+  for (const WeightOffload& offload : {WeightOffload{0, false}, {1, false}, {layers / 2, false}, {layers - 1, false}, {{}, true}, {1, true}, {layers, true}}) {
+    if (offload.experts && !has_experts) continue;
+    SCOPED_TRACE(testing::Message() << offload.device_layers.value_or(-1) << (offload.experts ? " and experts" : ""));
+    const auto model = load(offload);
+    ASSERT_TRUE(model->weights().stream);
+    EXPECT_EQ(logits(model), want);
+    if (test::test_device() == DeviceKind::kCpu) continue;
+    ::setenv("PALIMPSEST_NO_GRAPHS", "1", 1);
+    EXPECT_EQ(logits(model), want) << "not recorded";
+    ::unsetenv("PALIMPSEST_NO_GRAPHS");
+  }
+}
+
+/// What others look at is in the host's memory.
+TEST_P(VisitingWeights, AreFoundWhereTheyLie) {
+  const auto resident = load({}), model = load({1, false});
+  const auto same = [&](const Tensor& here, const Tensor& there) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(there.bytes()));
+    resident->device().copy(bytes.data(), there.data, there.bytes());
+    return here.device == DeviceKind::kCpu && std::equal(bytes.begin(), bytes.end(), here.as<std::byte>());
+  };
+  for (std::int64_t l = 1; l < model->config().num_layers(); ++l) {
+    Tensor norm = model->weights().layers[static_cast<std::size_t>(l)].input_layernorm.weight;
+    model->weights().stream->send_home(l, norm);
+    EXPECT_TRUE(same(norm, resident->weights().layers[static_cast<std::size_t>(l)].input_layernorm.weight)) << l;
+    if (model->config().layers[static_cast<std::size_t>(l)].ffn != Ffn::kMixtureOfExperts) continue;
+    const Matrix a = model->weights().experts->peek(l, 1).w2, b = resident->weights().experts->peek(l, 1).w2;
+    EXPECT_TRUE(same(a.is_mx() ? a.mx.codes : a.dense, b.is_mx() ? b.mx.codes : b.dense)) << l;
+  }
+}
+
+TEST_P(VisitingWeights, AreOfLayersThatAreThere) {
+  const std::int64_t layers = load({})->config().num_layers();
+  const auto refusal = [&](const WeightOffload& offload) -> std::string {
+    try {
+      load(offload);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUsage);
+      return error.text();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal({layers, false}), "");
+  EXPECT_THAT(refusal({layers + 1, false}), testing::HasSubstr("between 0 and " + std::to_string(layers)));
+  EXPECT_THAT(refusal({-1, false}), testing::HasSubstr("not -1"));
+  EXPECT_EQ(refusal({{}, true}).find("no routed experts") != std::string::npos, load({})->config().moe.num_experts == 0);
+}
+
+}  // namespace
+}  // namespace palimpsest
