@@ -144,24 +144,6 @@ TEST_P(VisitingWeights, ChangeNoBit) {
   }
 }
 
-/// What others look at is in the host's memory.
-TEST_P(VisitingWeights, AreFoundWhereTheyLie) {
-  const auto resident = load({}), model = load({1, false});
-  const auto same = [&](const Tensor& here, const Tensor& there) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(there.bytes()));
-    resident->device().copy(bytes.data(), there.data, there.bytes());
-    return here.device == DeviceKind::kCpu && std::equal(bytes.begin(), bytes.end(), here.as<std::byte>());
-  };
-  for (std::int64_t l = 1; l < model->config().num_layers(); ++l) {
-    Tensor norm = model->weights().layers[static_cast<std::size_t>(l)].input_layernorm.weight;
-    model->weights().stream->send_home(l, norm);
-    EXPECT_TRUE(same(norm, resident->weights().layers[static_cast<std::size_t>(l)].input_layernorm.weight)) << l;
-    if (model->config().layers[static_cast<std::size_t>(l)].ffn != Ffn::kMixtureOfExperts) continue;
-    const Matrix a = model->weights().experts->peek(l, 1).w2, b = resident->weights().experts->peek(l, 1).w2;
-    EXPECT_TRUE(same(a.is_mx() ? a.mx.codes : a.dense, b.is_mx() ? b.mx.codes : b.dense)) << l;
-  }
-}
-
 TEST_P(VisitingWeights, AreOfLayersThatAreThere) {
   const std::int64_t layers = load({})->config().num_layers();
   const auto refusal = [&](const WeightOffload& offload) -> std::string {

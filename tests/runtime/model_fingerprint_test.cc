@@ -92,6 +92,12 @@ TEST(ModelFingerprint, IsTheSameForACopy) {
             model_fingerprint(*Model::load(test::project_path(kModel))));
 }
 
+TEST(ModelFingerprint, IsTheSameForWeightsThatVisitADevice) {
+  const auto path = test::project_path(kModel);
+  for (const WeightOffload& offload : {WeightOffload{0, false}, {2, true}})
+    EXPECT_EQ(model_fingerprint(*Model::load(path, {.offload = offload})), model_fingerprint(*Model::load(path)));
+}
+
 TEST(ModelFingerprint, ChangesWithEveryMatrixOfARoutedExpert) {
   const CopiedModel model;
   const std::vector<std::string> experts = model.matrices(".experts.");
