@@ -16,12 +16,13 @@
 // is what the page forgets. Row i reads earlier rows only, in an order that does not depend on c: a
 // partial chunk gives its rows the bits of the full one.
 //
-// What the value channels of a head share is prepared once per chunk, in the thread's own scratch
-// memory, and used at once by all slices: no workspace, nothing that grows with the prompt.
+// What the value channels of a head share is prepared once per chunk (page_memory_prepare-inl.h),
+// in the thread's own scratch memory, and used at once by all slices: no workspace, nothing that
+// grows with the prompt.
 //
-// Flops per token at K = V = 128: 6KV = 98,304 in three products with 8 x 2 register tiles, 2 x
-// 4,096 in the terms of A and B. One core of an AMD EPYC (Zen 4), AVX-512, 2026-11-29: 88 GFLOP/s
-// of 6KV, 75% of the measured multiply-add rate (512 tokens, one head, best of 60).
+// Instructions of the vector units for 16 tokens at K = V = 128 and 16 lanes: 49,152 multiply-adds
+// of the recurrence itself (6KV flops a token), 1,024 for E_c S, 2,304 for u and B u, 6,100 for
+// what is prepared (2,048 of them exponentials). docs/benchmarks.md says what comes of it.
 
 #if defined(PALIMPSEST_KERNELS_CPU_PAGE_MEMORY_CHUNK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PALIMPSEST_KERNELS_CPU_PAGE_MEMORY_CHUNK_INL_H_
@@ -33,7 +34,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/page_memory_rows-inl.h"
+#include "kernels/cpu/page_memory_prepare-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace palimpsest::cpu {
@@ -45,27 +46,9 @@ static_assert(kPageSlice % kSlice == 0);
 
 /// Rows of a register tile: 8 x 2 accumulators of 32 registers, 4 x 2 of 16.
 inline constexpr int kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
+/// Steps of a tile between two looks ahead.
+inline constexpr std::int64_t kAskEvery = 32;
 static_assert(kPageChunk % kTileRows == 0 && kPagePadding % kTileRows == 0);
-
-/// The padded key width: known when compiling for head size 128, else a number.
-template <std::int64_t kFixed>
-struct KeyWidth {
-  std::int64_t padded;
-  HWY_INLINE operator std::int64_t() const { return kFixed != 0 ? kFixed : padded; }
-};
-
-/// What the value channels of a head share about one chunk.
-struct PreparedChunk {
-  float* rows;    ///< [2][16][Kp]: k E, then q E; zero beyond the chunk's tokens
-  float* keys;    ///< [16][Kp]: D_cj k_j
-  float* decay;   ///< [Kp]: E_c
-  float* a;       ///< [16][16], rows i, beta_i included; only j < i means anything
-  float* b;       ///< [16][16]; only j <= i means anything
-  float* beta;    ///< [16]
-  float* factor;  ///< [Kp], one token's exp(g)
-  float* k;       ///< [Kp], one token's key
-  float* q;       ///< [Kp]
-};
 
 struct ChunkScratch {
   PreparedChunk chunk;
@@ -82,120 +65,24 @@ inline ChunkScratch chunk_scratch(Scratch scratch, std::int64_t padded) {
   s.chunk.a = scratch.take(kPageChunk * kPageChunk);
   s.chunk.b = scratch.take(kPageChunk * kPageChunk);
   s.chunk.beta = scratch.take(kPageChunk);
+  s.chunk.near = scratch.take(2 * kBlock * padded);
+  s.chunk.factors = scratch.take(kBlock * padded);
   s.chunk.factor = scratch.take(padded);
-  s.chunk.k = scratch.take(padded);
-  s.chunk.q = scratch.take(padded);
+  s.chunk.zeros = scratch.take(padded);
   s.products = scratch.take(2 * kPageChunk * kSlice);
   s.u = scratch.take(kPageChunk * kSlice);
   s.page = scratch.take(0);
   return s;
 }
 
-/// Upper bound of the floats that chunk_page takes for `values` value channels, whatever the
-/// target.
-constexpr std::int64_t chunk_scratch_floats(std::int64_t width, std::int64_t values) {
+/// Upper bound of the floats that chunk_pages takes for `pages` tasks of `values` value channels,
+/// whatever the target.
+constexpr std::int64_t chunk_scratch_floats(std::int64_t width, std::int64_t values,
+                                            std::int64_t pages) {
   const std::int64_t padded = page_padded(width),
                      columns = (values + kPageSlice - 1) / kPageSlice * kPageSlice;
-  return (3 * kPageChunk + 4) * padded + 2 * kPageChunk * kPageChunk + kPageChunk +
-         3 * kPageChunk * kPageSlice + padded * columns;
-}
-
-/// One vector of a token's decay, key and query.
-struct TokenVecs {
-  FloatVec factor, k, q;
-};
-
-/// Decays one vector of a key seen earlier and adds it to its two dot products, with k_i and with
-/// q_i.
-template <PageDecay kDecay, PageWrite kWrite>
-HWY_INLINE void earlier_key(const TokenVecs& token, float* at, FloatVec& a, FloatVec& b) {
-  const FloatTag d;
-  FloatVec key = hn::LoadU(d, at);
-  if constexpr (kDecay != PageDecay::kNone) {
-    key = hn::Mul(key, token.factor);
-    hn::StoreU(key, d, at);
-  }
-  if constexpr (kWrite == PageWrite::kDelta) a = hn::MulAdd(token.k, key, a);
-  b = hn::MulAdd(token.q, key, b);
-}
-
-/// Decays the keys before token i and takes their products with k_i and q_i: rows i of A (without
-/// beta) and B, four keys at a time.
-template <PageDecay kDecay, PageWrite kWrite, std::int64_t kFixed>
-HWY_INLINE void products_with_earlier_keys(const PreparedChunk& chunk, std::int64_t i,
-                                           KeyWidth<kFixed> padded) {
-  const FloatTag d;
-  for (std::int64_t j = 0; j < i; j += 4) {
-    float* keys = chunk.keys + j * padded;
-    // Named one by one: GCC keeps arrays of vectors in memory here.
-    FloatVec a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-    for (std::int64_t x = 0; x < padded; x += kLanes) {
-      const TokenVecs token{kDecay == PageDecay::kNone ? a0 : hn::LoadU(d, chunk.factor + x),
-                            hn::LoadU(d, chunk.k + x), hn::LoadU(d, chunk.q + x)};
-      earlier_key<kDecay, kWrite>(token, keys + x, a0, b0);
-      earlier_key<kDecay, kWrite>(token, keys + padded + x, a1, b1);
-      earlier_key<kDecay, kWrite>(token, keys + 2 * padded + x, a2, b2);
-      earlier_key<kDecay, kWrite>(token, keys + 3 * padded + x, a3, b3);
-    }
-    if constexpr (kWrite == PageWrite::kDelta)
-      sum_lanes_of_four(a0, a1, a2, a3, chunk.a + i * kPageChunk + j);
-    sum_lanes_of_four(b0, b1, b2, b3, chunk.b + i * kPageChunk + j);
-  }
-}
-
-/// Writes row i of k E and q E, moves E on, and adds key i to those seen. Also B_ii = q_i.k_i.
-template <PageDecay kDecay, std::int64_t kFixed>
-HWY_INLINE void append_token(const PreparedChunk& chunk, std::int64_t i, KeyWidth<kFixed> padded) {
-  const FloatTag d;
-  FloatVec diagonal = hn::Zero(d);
-  float* key_row = chunk.rows + i * padded;
-  float* query_row = chunk.rows + (kPageChunk + i) * padded;
-  for (std::int64_t x = 0; x < padded; x += kLanes) {
-    const FloatVec k = hn::LoadU(d, chunk.k + x), q = hn::LoadU(d, chunk.q + x);
-    diagonal = hn::MulAdd(q, k, diagonal);
-    hn::StoreU(k, d, chunk.keys + i * padded + x);
-    if constexpr (kDecay == PageDecay::kNone) {
-      hn::StoreU(k, d, key_row + x);
-      hn::StoreU(q, d, query_row + x);
-    } else {
-      const FloatVec e = hn::Mul(hn::LoadU(d, chunk.decay + x), hn::LoadU(d, chunk.factor + x));
-      hn::StoreU(e, d, chunk.decay + x);
-      hn::StoreU(hn::Mul(k, e), d, key_row + x);
-      hn::StoreU(hn::Mul(q, e), d, query_row + x);
-    }
-  }
-  chunk.b[i * kPageChunk + i] = sum_lanes(d, diagonal);
-}
-
-/// Everything about `count` tokens from batch row `first` that does not depend on the page.
-template <PageDecay kDecay, PageWrite kWrite, std::int64_t kFixed>
-HWY_NOINLINE void prepare_chunk(const PageMemoryArgs& args, const PageTask& task,
-                                std::int64_t first, std::int64_t count, KeyWidth<kFixed> padded,
-                                const PreparedChunk& chunk) {
-  const std::int64_t heads = args.q.size(1), width = args.q.size(2);
-  const std::size_t square = kPageChunk * kPageChunk * sizeof(float),
-                    rows = static_cast<std::size_t>(kPageChunk * padded) * sizeof(float);
-  std::memset(chunk.keys, 0, rows);
-  if (count < kPageChunk) {
-    std::memset(chunk.rows, 0, 2 * rows);
-    std::memset(chunk.a, 0, square);
-    std::memset(chunk.b, 0, square);
-  }
-  std::fill(chunk.beta, chunk.beta + kPageChunk, 0.0f);
-  std::fill(chunk.decay, chunk.decay + padded, 1.0f);
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t row = first + i, qk = (row * heads + task.head) * width;
-    copy_padded(args.k.as<const float>() + qk, width, chunk.k);
-    copy_padded(args.q.as<const float>() + qk, width, chunk.q);
-    if constexpr (kDecay != PageDecay::kNone)
-      decay_factors<kDecay>(args, row, task.value_head, chunk.factor);
-    products_with_earlier_keys<kDecay, kWrite>(chunk, i, padded);
-    append_token<kDecay>(chunk, i, padded);
-    chunk.beta[i] = beta_of(args, row, task.value_head);
-    if constexpr (kWrite == PageWrite::kDelta) {
-      for (std::int64_t j = 0; j < i; ++j) chunk.a[i * kPageChunk + j] *= chunk.beta[i];
-    }
-  }
+  return (3 * kPageChunk + 3 * kBlock + 3) * padded + 2 * kPageChunk * kPageChunk + kPageChunk +
+         3 * kPageChunk * kPageSlice + padded * columns * pages;
 }
 
 /// acc[r][0..1] += sum_{s<n} left[r * row_stride + s * step] * right[s][slice], s ascending: the
@@ -216,30 +103,54 @@ HWY_INLINE void multiply_tile(const float* left, std::int64_t row_stride, std::i
   }
 }
 
-/// The tokens of the next chunk, batch rows [row, end). Their rows of k, q, g, v and o lie pages
-/// apart, where no prefetcher of the machine follows, so they are asked for one token at a time
-/// between tiles of the present chunk: at once they would fill the queue of misses.
+/// The tokens that are prepared next: `n` batch rows from `row` of a task. Their rows of k, q, g, v
+/// and o lie pages apart, where no prefetcher of the machine follows, so they are asked for a line
+/// of each at a time, as evenly over the present chunk as its tiles allow: more at once would fill
+/// the queue of misses, in which the page itself then waits.
 struct NextTokens {
-  const PageMemoryArgs* args;
-  const PageTask* task;
-  std::int64_t row, end;
+  const float *k, *q, *g, *v, *o;
+  std::int64_t key_stride, gate_stride, value_stride, key_floats, value_floats, floats, at, tokens;
 
+  NextTokens(const PageMemoryArgs& a, const PageTask& task, std::int64_t row, std::int64_t n) {
+    const std::int64_t width = a.q.size(2), value_row = row * a.v.size(1) + task.value_head;
+    const std::int64_t key = (row * a.q.size(1) + task.head) * width,
+                       value = value_row * a.v.size(2) + task.v_begin;
+    k = a.k.as<const float>() + key;
+    q = a.q.as<const float>() + key;
+    g = a.decay == PageDecay::kChannel ? a.g.as<const float>() + value_row * width : k;
+    v = a.v.as<const float>() + value;
+    o = a.o.as<const float>() + value;
+    key_stride = a.q.size(1) * width;
+    gate_stride = a.decay == PageDecay::kChannel ? a.v.size(1) * width : key_stride;
+    value_stride = a.v.size(1) * a.v.size(2);
+    key_floats = width;
+    value_floats = task.v_end - task.v_begin;
+    floats = std::max(key_floats, value_floats);
+    at = 0;
+    tokens = n;
+  }
+
+  /// Asks for one line of each row, and goes on to the next line.
   HWY_INLINE void ask() {
-    if (row >= end) return;
-    const PageMemoryArgs& a = *args;
-    const std::int64_t width = a.q.size(2), values = task->v_end - task->v_begin;
-    const std::int64_t key = (row * a.q.size(1) + task->head) * width;
-    const std::int64_t value_row = row * a.v.size(1) + task->value_head;
-    const std::int64_t value = value_row * a.v.size(2) + task->v_begin;
-    const auto ask_for = [](const Tensor& t, std::int64_t at, std::int64_t n) {
-      for (std::int64_t i = 0; i < n; i += 16) __builtin_prefetch(t.as<const float>() + at + i, 0, 2);
-    };
-    ask_for(a.k, key, width);
-    ask_for(a.q, key, width);
-    if (a.decay == PageDecay::kChannel) ask_for(a.g, value_row * width, width);
-    ask_for(a.v, value, values);
-    ask_for(a.o, value, values);
-    ++row;
+    if (tokens <= 0) return;
+    if (at < key_floats) {
+      __builtin_prefetch(k + at, 0, 2);
+      __builtin_prefetch(q + at, 0, 2);
+      __builtin_prefetch(g + at, 0, 2);
+    }
+    if (at < value_floats) {
+      __builtin_prefetch(v + at, 0, 2);
+      __builtin_prefetch(o + at, 0, 2);
+    }
+    at += 16;
+    if (at < floats) return;
+    at = 0;
+    --tokens;
+    k += key_stride;
+    q += key_stride;
+    g += gate_stride;
+    v += value_stride;
+    o += value_stride;
   }
 };
 
@@ -249,11 +160,14 @@ HWY_NOINLINE void read_page(const float* rows, std::int64_t count, KeyWidth<kFix
                             const float* page, float* products, NextTokens& next) {
   const FloatTag d;
   for (std::int64_t row = 0; row < count; row += kTileRows) {
-    next.ask();
     FloatVec acc[kTileRows][2];
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) acc[r][0] = acc[r][1] = hn::Zero(d);
-    multiply_tile(rows + row * padded, padded, 1, padded, page, acc);
+    for (std::int64_t x = 0; x < padded; x += kAskEvery) {
+      next.ask();
+      multiply_tile(rows + row * padded + x, padded, 1, std::min(kAskEvery, padded - x),
+                    page + x * kSlice, acc);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kTileRows; ++r) {
       hn::StoreU(acc[r][0], d, products + (row + r) * kSlice);
@@ -265,9 +179,11 @@ HWY_NOINLINE void read_page(const float* rows, std::int64_t count, KeyWidth<kFix
 /// S^T <- E_c S^T + sum_j (D_cj k_j) u_j for one slice and `count` tokens.
 template <PageDecay kDecay, std::int64_t kFixed>
 HWY_NOINLINE void write_page(const PreparedChunk& chunk, std::int64_t count,
-                             KeyWidth<kFixed> padded, const float* u, float* page) {
+                             KeyWidth<kFixed> padded, const float* u, float* page,
+                             NextTokens& next) {
   const FloatTag d;
   for (std::int64_t x = 0; x < padded; x += kTileRows) {
+    next.ask();
     FloatVec acc[kTileRows][2];
     float* at = page + x * kSlice;
 #pragma GCC unroll 8
@@ -289,50 +205,82 @@ HWY_NOINLINE void write_page(const PreparedChunk& chunk, std::int64_t count,
   }
 }
 
-/// Rows of one vector of value channels: `n` of kLanes exist, `stride` floats from token to token.
-struct ValueColumn {
+/// Rows of a slice's value channels, of which `n` exist; `stride` floats from token to token.
+struct ValueColumns {
   const float* v;
   float* o;
   std::int64_t stride, n;
 };
 
-/// Solves for u (delta) or takes beta v (plain), and finishes the outputs, for one vector of value
-/// channels. u lives in registers.
+/// Solves for u (delta) or takes beta v (plain), and finishes the outputs, for one slice.
 template <PageWrite kWrite>
 HWY_NOINLINE void solve_and_output(const PreparedChunk& chunk, std::int64_t count,
-                                   const float* products, const ValueColumn& column, float* u) {
-  constexpr int kC = static_cast<int>(kPageChunk);
+                                   const float* products, const ValueColumns& columns, float* u) {
   const FloatTag d;
-  FloatVec x[kC];
-#pragma GCC unroll 16
-  for (int i = 0; i < kC; ++i) {
-    const float* v = column.v + i * column.stride;
-    x[i] = i >= count           ? hn::Zero(d)
-           : column.n == kLanes ? hn::LoadU(d, v)
-                                : load_first(v, column.n);
-    if constexpr (kWrite == PageWrite::kDelta)
-      x[i] = hn::Sub(x[i], hn::LoadU(d, products + i * kSlice));
-    x[i] = hn::Mul(hn::Set(d, chunk.beta[i]), x[i]);
-  }
-  if constexpr (kWrite == PageWrite::kDelta) {
-#pragma GCC unroll 16
-    for (int j = 0; j < kC; ++j) {
-#pragma GCC unroll 16
-      for (int i = j + 1; i < kC; ++i)
-        x[i] = hn::NegMulAdd(hn::Set(d, chunk.a[i * kC + j]), x[j], x[i]);
+  const std::int64_t n0 = std::min(columns.n, kLanes), n1 = columns.n - n0;
+  for (std::int64_t row = 0; row < count; row += kTileRows) {
+    FloatVec x[kTileRows][2];
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      const float* v = columns.v + (row + r) * columns.stride;
+      x[r][0] = x[r][1] = hn::Zero(d);
+      if (row + r < count) {
+        x[r][0] = n0 == kLanes ? hn::LoadU(d, v) : load_first(v, n0);
+        x[r][1] = n1 == kLanes ? hn::LoadU(d, v + kLanes) : load_first(v + kLanes, n1);
+      }
+      if constexpr (kWrite == PageWrite::kDelta) {
+        x[r][0] = hn::Sub(x[r][0], hn::LoadU(d, products + (row + r) * kSlice));
+        x[r][1] = hn::Sub(x[r][1], hn::LoadU(d, products + (row + r) * kSlice + kLanes));
+      }
+      const FloatVec beta = hn::Set(d, chunk.beta[row + r]);
+      x[r][0] = hn::Mul(beta, x[r][0]);
+      x[r][1] = hn::Mul(beta, x[r][1]);
     }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kC; ++i) {
-    hn::StoreU(x[i], d, u + i * kSlice);
-    FloatVec o = hn::LoadU(d, products + (kC + i) * kSlice);
-#pragma GCC unroll 16
-    for (int j = 0; j <= i; ++j) o = hn::MulAdd(hn::Set(d, chunk.b[i * kC + j]), x[j], o);
-    if (i >= count) continue;
-    if (column.n == kLanes)
-      hn::StoreU(o, d, column.o + i * column.stride);
-    else
-      store_first(o, column.o + i * column.stride, column.n);
+    const float* a = chunk.a + row * kPageChunk;
+    if constexpr (kWrite == PageWrite::kDelta) multiply_tile(a, kPageChunk, 1, row, u, x);
+#pragma GCC unroll 8
+    for (int j = 0; j < kTileRows; ++j) {
+      if constexpr (kWrite == PageWrite::kDelta) {
+#pragma GCC unroll 8
+        for (int i = j + 1; i < kTileRows; ++i) {
+          const FloatVec factor = hn::Set(d, a[i * kPageChunk + row + j]);
+          x[i][0] = hn::MulAdd(factor, x[j][0], x[i][0]);
+          x[i][1] = hn::MulAdd(factor, x[j][1], x[i][1]);
+        }
+      }
+      hn::StoreU(x[j][0], d, u + (row + j) * kSlice);
+      hn::StoreU(x[j][1], d, u + (row + j) * kSlice + kLanes);
+    }
+    const float* b = chunk.b + row * kPageChunk;
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      x[r][0] = hn::LoadU(d, products + (kPageChunk + row + r) * kSlice);
+      x[r][1] = hn::LoadU(d, products + (kPageChunk + row + r) * kSlice + kLanes);
+    }
+    multiply_tile(b, kPageChunk, 1, row, u, x);
+#pragma GCC unroll 8
+    for (int j = 0; j < kTileRows; ++j) {
+      const FloatVec u0 = hn::LoadU(d, u + (row + j) * kSlice),
+                     u1 = hn::LoadU(d, u + (row + j) * kSlice + kLanes);
+#pragma GCC unroll 8
+      for (int i = j; i < kTileRows; ++i) {
+        const FloatVec factor = hn::Set(d, b[i * kPageChunk + row + j]);
+        x[i][0] = hn::MulAdd(factor, u0, x[i][0]);
+        x[i][1] = hn::MulAdd(factor, u1, x[i][1]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      if (row + r >= count) continue;
+      float* o = columns.o + (row + r) * columns.stride;
+      if (n1 == kLanes) {
+        hn::StoreU(x[r][0], d, o);
+        hn::StoreU(x[r][1], d, o + kLanes);
+      } else {
+        store_first(x[r][0], o, n0);
+        store_first(x[r][1], o + kLanes, n1);
+      }
+    }
   }
 }
 
@@ -347,18 +295,15 @@ HWY_INLINE void chunk_slice(const PageMemoryArgs& args, const PageTask& task, st
     read_page(s.chunk.rows, count, padded, page, s.products, next);
   read_page(s.chunk.rows + query_rows, count, padded, page, s.products + query_products, next);
   const std::int64_t at = (first * value_heads + task.value_head) * values + v;
-  for (std::int64_t half = 0; half < kSlice; half += kLanes) {
-    const std::int64_t n = std::clamp<std::int64_t>(task.v_end - v - half, 0, kLanes);
-    const ValueColumn column{args.v.as<const float>() + at + half, args.o.as<float>() + at + half,
+  const std::int64_t n = std::min(kSlice, task.v_end - v);
+  const ValueColumns columns{args.v.as<const float>() + at, args.o.as<float>() + at,
                              value_heads * values, n};
-    solve_and_output<kWrite>(s.chunk, count, s.products + half, column, s.u + half);
-  }
+  solve_and_output<kWrite>(s.chunk, count, s.products, columns, s.u);
   if (task.written) {
-    const std::int64_t n = std::min(kSlice, task.v_end - v);
     for (std::int64_t i = 0; i < count; ++i)
       std::copy_n(s.u + i * kSlice, n, task.written + at + i * value_heads * values);
   }
-  write_page<kDecay>(s.chunk, count, padded, s.u, page);
+  write_page<kDecay>(s.chunk, count, padded, s.u, page, next);
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -456,33 +401,50 @@ HWY_INLINE void store_slice(const float* src, std::int64_t n, std::int64_t width
   }
 }
 
+/// Loads (kStore false) or stores the pages of `n` tasks, whose scratch copies follow each other.
+template <bool kStore>
+HWY_INLINE void move_pages(const PageTask* tasks, std::int64_t n, std::int64_t width,
+                           std::int64_t padded, float* slice) {
+  for (const PageTask* task = tasks; task < tasks + n; ++task) {
+    for (std::int64_t v = task->v_begin; v < task->v_end; v += kSlice, slice += padded * kSlice) {
+      float* rows = task->page + v * width;
+      const std::int64_t count = std::min(kSlice, task->v_end - v);
+      if constexpr (kStore)
+        store_slice(slice, count, width, rows);
+      else
+        load_slice(rows, count, width, padded, slice);
+    }
+  }
+}
+
+/// `n` tasks of one sequence in turn, chunk by chunk.
 template <PageDecay kDecay, PageWrite kWrite, std::int64_t kFixed>
-HWY_NOINLINE void chunk_page(const PageMemoryArgs& args, const PageTask& task, Scratch scratch) {
-  const std::int64_t width = args.q.size(2);
+HWY_NOINLINE void chunk_pages(const PageMemoryArgs& args, const PageTask* tasks, std::int64_t n,
+                              Scratch scratch) {
+  const std::int64_t width = args.q.size(2), length = tasks->length, past = tasks->past;
   const KeyWidth<kFixed> padded{page_padded(width)};
   const ChunkScratch s = chunk_scratch(scratch, padded);
   const std::int64_t slice_floats = padded * kSlice;
-  float* slice = s.page;
-  for (std::int64_t v = task.v_begin; v < task.v_end; v += kSlice, slice += slice_floats) {
-    load_slice(task.page + v * width, std::min(kSlice, task.v_end - v), width, padded, slice);
-  }
-  for (std::int64_t t = 0; t < task.length;) {
-    // Chunks end where the absolute position is a multiple of their size.
-    const std::int64_t count = std::min(task.length - t, kPageChunk - (task.past + t) % kPageChunk);
-    prepare_chunk<kDecay, kWrite>(args, task, task.first + t, count, padded, s.chunk);
-    slice = s.page;
-    NextTokens next{&args, &task, task.first + t + count,
-                    task.first + std::min(task.length, t + count + kPageChunk)};
-    for (std::int64_t v = task.v_begin; v < task.v_end; v += kSlice, slice += slice_floats) {
-      chunk_slice<kDecay, kWrite>(args, task, task.first + t, count, padded, s, v, slice, next);
+  // Chunks end where the absolute position is a multiple of their size.
+  const auto chunk_at = [=](std::int64_t t) {
+    return std::min(length - t, kPageChunk - (past + t) % kPageChunk);
+  };
+  move_pages<false>(tasks, n, width, padded, s.page);
+  for (std::int64_t t = 0; t < length;) {
+    const std::int64_t count = chunk_at(t), after = t + count;
+    float* slice = s.page;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const PageTask& task = tasks[i];
+      prepare_chunk<kDecay, kWrite>(args, task, task.first + t, count, padded, s.chunk);
+      NextTokens next = i + 1 < n ? NextTokens(args, tasks[i + 1], task.first + t, count)
+                                  : NextTokens(args, tasks[0], task.first + after, chunk_at(after));
+      for (std::int64_t v = task.v_begin; v < task.v_end; v += kSlice, slice += slice_floats)
+        chunk_slice<kDecay, kWrite>(args, task, task.first + t, count, padded, s, v, slice, next);
     }
-    t += count;
-    if (rounds_after(args, task.past + t - 1)) round_to_bf16(s.page, slice - s.page);
+    t = after;
+    if (rounds_after(args, past + t - 1)) round_to_bf16(s.page, slice - s.page);
   }
-  slice = s.page;
-  for (std::int64_t v = task.v_begin; v < task.v_end; v += kSlice, slice += slice_floats) {
-    store_slice(slice, std::min(kSlice, task.v_end - v), width, task.page + v * width);
-  }
+  move_pages<true>(tasks, n, width, padded, s.page);
 }
 
 }  // namespace HWY_NAMESPACE
