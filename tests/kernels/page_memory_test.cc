@@ -155,14 +155,17 @@ TEST_P(PageMemory, SplitAtEveryPosition) {
 }
 
 TEST_P(PageMemory, ThreadsDoNotChangeBits) {
-  for (const PageForm form : {PageForm::kAuto, PageForm::kStep}) {
-    const PageProblem problem = random_page_problem(
-        {1, 1, 128, 128}, PageDecay::kChannel, PageWrite::kDelta, RaggedBatch({40, 1, 0, 9}), 10);
-    const PageResult one = run_page_memory(problem, {.form = form, .threads = 1});
-    for (const int threads : {2, 3}) {
-      const PageResult more = run_page_memory(problem, {.form = form, .threads = threads});
-      EXPECT_TRUE(bit_equal(one.o, more.o));
-      EXPECT_TRUE(bit_equal(one.pages, more.pages));
+  // One head is cut; of five, four and one take turns on one thread, and each is alone on five.
+  for (const PageShape& shape : {PageShape{1, 1, 128, 128}, {5, 5, 128, 128}}) {
+    for (const PageForm form : {PageForm::kAuto, PageForm::kStep}) {
+      const PageProblem problem = random_page_problem(
+          shape, PageDecay::kChannel, PageWrite::kDelta, RaggedBatch({40, 1, 0, 9}, {5, 0, 0, 3}), 10);
+      const PageResult one = run_page_memory(problem, {.form = form, .threads = 1});
+      for (const int threads : {2, 3, 5}) {
+        const PageResult more = run_page_memory(problem, {.form = form, .threads = threads});
+        EXPECT_TRUE(bit_equal(one.o, more.o));
+        EXPECT_TRUE(bit_equal(one.pages, more.pages));
+      }
     }
   }
 }
