@@ -158,8 +158,8 @@ TEST_P(PageMemory, ThreadsDoNotChangeBits) {
   // One head is cut; of five, four and one take turns on one thread, and each is alone on five.
   for (const PageShape& shape : {PageShape{1, 1, 128, 128}, {5, 5, 128, 128}}) {
     for (const PageForm form : {PageForm::kAuto, PageForm::kStep}) {
-      const PageProblem problem = random_page_problem(
-          shape, PageDecay::kChannel, PageWrite::kDelta, RaggedBatch({40, 1, 0, 9}, {5, 0, 0, 3}), 10);
+      const PageProblem problem = random_page_problem(shape, PageDecay::kChannel, PageWrite::kDelta,
+                                                      RaggedBatch({40, 1, 0, 9}, {5, 0, 0, 3}), 10);
       const PageResult one = run_page_memory(problem, {.form = form, .threads = 1});
       for (const int threads : {2, 3, 5}) {
         const PageResult more = run_page_memory(problem, {.form = form, .threads = threads});
