@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 inline constexpr int kBlock = 4;
 static_assert(kPageChunk % kBlock == 0);
 
-/// The padded key width: known when compiling for head size 128, else a number.
+/// The padded key width, known when compiling for head size 128.
 template <std::int64_t kFixed>
 struct KeyWidth {
   std::int64_t padded;
@@ -47,20 +47,17 @@ struct PreparedChunk {
 
 /// Rows of a block's tokens. Those that do not exist are zeros, which neither decay nor write.
 struct BlockRows {
-  const float *k[kBlock], *q[kBlock], *g[kBlock];
+  const float *k[kBlock], *q[kBlock];
 
   BlockRows(const PageMemoryArgs& args, const PageTask& task, std::int64_t first,
             std::int64_t count, const float* zeros) {
     const std::int64_t width = args.q.size(2);
     for (std::int64_t i = 0; i < kBlock; ++i) {
-      k[i] = q[i] = g[i] = zeros;
+      k[i] = q[i] = zeros;
       if (i >= count) continue;
       const std::int64_t at = ((first + i) * args.q.size(1) + task.head) * width;
-      const std::int64_t gate = (first + i) * args.v.size(1) + task.value_head;
       k[i] = args.k.as<const float>() + at;
       q[i] = args.q.as<const float>() + at;
-      if (args.decay == PageDecay::kHead) g[i] = args.g.as<const float>() + gate;
-      if (args.decay == PageDecay::kChannel) g[i] = args.g.as<const float>() + gate * width;
     }
   }
 };
@@ -71,23 +68,6 @@ HWY_INLINE FloatVec load_channels(const float* row, std::int64_t x, std::int64_t
   if constexpr (kFixed != 0) return hn::LoadU(FloatTag(), row + x);
   const std::int64_t n = std::clamp<std::int64_t>(width - x, 0, kLanes);
   return n == kLanes ? hn::LoadU(FloatTag(), row + x) : load_first(row + x, n);
-}
-
-/// The decays exp(g) of a block's tokens, beforehand: an exponential is a chain of instructions
-/// that each wait for the one before, of which many have to be on their way.
-template <PageDecay kDecay, std::int64_t kFixed>
-HWY_NOINLINE void block_factors(const BlockRows& rows, std::int64_t width, KeyWidth<kFixed> padded,
-                                float* to) {
-  const FloatTag d;
-  for (const float* g : rows.g) {
-    const FloatVec of_head = exp_nonpositive(d, hn::Set(d, *g));
-    for (std::int64_t x = 0; x < padded; x += kLanes, to += kLanes) {
-      hn::StoreU(kDecay == PageDecay::kHead
-                     ? of_head
-                     : exp_nonpositive(d, load_channels<kFixed>(g, x, width)),
-                 d, to);
-    }
-  }
 }
 
 /// Adds the block of tokens [n, n + 4) to the chunk: rows n ... of k E, q E and of the keys, E, and
@@ -164,16 +144,14 @@ HWY_INLINE void pairs_with_earlier_keys(const float* rows, const float* keys, st
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = hn::Zero(d);
       for (std::int64_t x = 0; x < padded; x += kLanes) {
-        const float* key = keys + j * padded + x;
-        const FloatVec key0 = hn::LoadU(d, key), key1 = hn::LoadU(d, key + padded),
-                       key2 = hn::LoadU(d, key + 2 * padded), key3 = hn::LoadU(d, key + 3 * padded);
+        FloatVec key[4];
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; ++c) key[c] = hn::LoadU(d, keys + (j + c) * padded + x);
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
           const FloatVec row = hn::LoadU(d, rows + (i + r) * padded + x);
-          sum[r][0] = hn::MulAdd(row, key0, sum[r][0]);
-          sum[r][1] = hn::MulAdd(row, key1, sum[r][1]);
-          sum[r][2] = hn::MulAdd(row, key2, sum[r][2]);
-          sum[r][3] = hn::MulAdd(row, key3, sum[r][3]);
+#pragma GCC unroll 4
+          for (int c = 0; c < 4; ++c) sum[r][c] = hn::MulAdd(row, key[c], sum[r][c]);
         }
       }
 #pragma GCC unroll 4
@@ -202,8 +180,12 @@ HWY_NOINLINE void prepare_chunk(const PageMemoryArgs& args, const PageTask& task
   std::fill(chunk.decay, chunk.decay + padded, 1.0f);
   for (std::int64_t n = 0; n < count; n += kBlock) {
     const BlockRows rows(args, task, first + n, count - n, chunk.zeros);
-    if constexpr (kDecay != PageDecay::kNone)
-      block_factors<kDecay>(rows, args.q.size(2), padded, chunk.factors);
+    // Beforehand: an exponential is a chain of instructions, of which many have to be on their way.
+    if constexpr (kDecay != PageDecay::kNone) {
+      if (count < n + kBlock) std::fill(chunk.factors, chunk.factors + kBlock * padded, 1.0f);
+      for (std::int64_t i = n; i < std::min(n + kBlock, count); ++i)
+        decay_factors<kDecay>(args, first + i, task.value_head, chunk.factors + (i - n) * padded);
+    }
     append_block<kDecay, kWrite>(rows, n, args.q.size(2), padded, chunk);
     const float* near_k = kDecay == PageDecay::kNone ? chunk.rows + n * padded : chunk.near;
     const float* near_q = near_k + (kDecay == PageDecay::kNone ? kPageChunk : kBlock) * padded;
