@@ -40,7 +40,9 @@ constexpr std::int64_t kSlabRows = 64;
 /// activations, and for weights that will lie as uploads lay them.)
 bool is_fused(const ExecContext& ctx, const LatentAttentionArgs& a) {
   const Tensor& b = a.kv_b.dense;
-  return ctx.on_device() && (ctx.planning() || activation_parts(ctx) > 0) && a.list.blocks.dtype == DType::kBF16 && a.list.block_tokens() % 8 == 0 && a.list.width() == 576 &&
+  const Q8Rows &q8 = a.list.q8, ours = q8_latent_rows(512, 64);
+  const bool of_codes = q8.left == ours.left && q8.left_group == ours.left_group && q8.right_group == ours.right_group;
+  return ctx.on_device() && (ctx.planning() || activation_parts(ctx) > 0) && (q8.defined() ? of_codes : a.list.blocks.dtype == DType::kBF16) && a.list.block_tokens() % 8 == 0 && a.list.width() == 576 &&
          a.kv_b.cols() == 512 && a.q.size(2) == 192 && a.o.size(2) == 128 && a.q.size(1) <= 128 && b.defined() && b.dtype == DType::kBF16 &&
          b.is_contiguous() && (ctx.planning() || reinterpret_cast<std::uintptr_t>(b.data) % 16 == 0);
 }
@@ -120,7 +122,7 @@ Tensor of_heads(const Tensor& kv, std::int64_t S, std::int64_t heads, std::int64
   return t;
 }
 
-/// Materialised: the rows that `rule` asks for. Latents are BF16 as they lie in the list, so their products have one part.
+/// Materialised: the rows that `rule` asks for. Latents are BF16 as they come out of the list, so their products have one part.
 void attend_prompts(ExecContext& ctx, const LatentAttentionArgs& a, const PromptRule& rule, const PromptCount& count) {
   const ArenaScope scope(ctx.workspace);
   const PromptRoom room(ctx.workspace, a);

@@ -394,8 +394,12 @@ TEST(Logits, AgreeWithTheRecordedOnes) {
   for (std::size_t i = 0; i < lists.size(); ++i) {
     const std::string number = std::to_string(i), sequence = "seq" + number;
     const auto length = static_cast<std::int64_t>(lists[i].size());
-    const auto logits = test::worst_difference(written.floats("logits." + number),
-                                               golden.floats(sequence + ".logits"));
+    std::vector<float> rows = written.floats("logits." + number);
+    const bool all_rows = golden.has(sequence + ".logits");  // else every fifth
+    for (std::size_t t = 0; !all_rows && t * 5 * 240 < rows.size(); ++t) std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(t * 5 * 240), 240, rows.begin() + static_cast<std::ptrdiff_t>(t * 240));
+    const std::vector<float> want = golden.floats(sequence + (all_rows ? ".logits" : ".logits.every5"));
+    if (!all_rows) rows.resize(want.size());
+    const auto logits = test::worst_difference(rows, want);
     EXPECT_LE(logits.value, 1e-4 * logits.largest) << sequence << " at " << logits.index;
     // [states, length, hidden_size]; of the longer text not all states are recorded.
     const auto shape = written.shape("hidden." + number);

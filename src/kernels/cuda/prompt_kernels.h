@@ -32,7 +32,7 @@ void round_to_bf16(std::span<const Rounding> all, void* stream);
 
 /// List rows [first, first + count) of every sequence's keys, one sequence after the other: those for the even ones of a split, past + rows keys each.
 struct LatentWindowArgs {
-  PagedList list;  ///< BF16, width 512 + 64
+  PagedList list;  ///< width 512 + 64, BF16 or 8-bit rows
   PromptSplit split;
   std::int64_t first = 0, count = 0;
   Tensor cu_keys;  ///< I64 [2 N + 1], written

@@ -69,16 +69,27 @@ struct KeyEnds {
   }
 };
 
-/// Eight numbers of a list row a thread.
+/// Eight numbers of a list row a thread; codes times their scale are rounded to BF16, as latent_decode reads them.
 struct Gather {
   LatentWindowArgs a;
+  __device__ uint4 eight(std::int64_t block, std::int64_t token, std::int64_t tokens, int column) const {
+    const Q8Rows& q8 = a.list.q8;
+    if (!q8.defined()) return *reinterpret_cast<const uint4*>(as<const std::uint16_t>(a.list.blocks) + (block * tokens + token) * (kLatent + kShared) + column);
+    const auto* const bytes = as<const std::byte>(a.list.blocks) + block * a.list.blocks.strides[0];
+    const auto* const codes = reinterpret_cast<const std::int8_t*>(q8_codes(q8, bytes, token)) + column;
+    const float scale = bf16_to_float(reinterpret_cast<const std::uint16_t*>(q8_scales(q8, bytes, tokens, token))[q8.group_of(column)]);
+    std::uint32_t pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = sm90::pack_bf16(static_cast<float>(codes[2 * i]) * scale, static_cast<float>(codes[2 * i + 1]) * scale);
+    return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+  }
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t row = i / kPieces, piece = i % kPieces, tokens = a.list.blocks.sizes[1];
     const auto* ends = as<const std::int64_t>(a.cu_keys);
     const std::int64_t n = sequence_of(ends, a.split.prompts.sizes[0], row), position = a.first + row - ends[n];
     const std::int64_t slot = as<const std::int32_t>(a.split.prompts)[n];
     const std::int64_t block = as<const std::int32_t>(a.list.table)[slot * a.list.table.strides[0] + position / tokens];
-    const uint4 x = *reinterpret_cast<const uint4*>(as<const std::uint16_t>(a.list.blocks) + (block * tokens + position % tokens) * (kLatent + kShared) + 8 * piece);
+    const uint4 x = eight(block, position % tokens, tokens, 8 * static_cast<int>(piece));
     if (piece >= kLatent / 8) {
       *reinterpret_cast<uint4*>(as<std::uint16_t>(a.k_pe) + row * kShared + 8 * (piece - kLatent / 8)) = x;
       return;
