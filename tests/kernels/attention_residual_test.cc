@@ -17,7 +17,7 @@ PALIMPSEST_INSTANTIATE_FOR_EACH_TARGET(AttentionResidual);
 
 TEST_P(AttentionResidual, MatchesReference) {
   for (const std::int64_t sources : {1, 2, 9, 21}) {
-    for (const std::int64_t width : {1, 17, 64, 100, 384}) {
+    for (const std::int64_t width : {1, 17, 64, 100, 384, 1024, 7168}) {
       for (const std::int64_t rows : {0, 1, 5}) {
         const std::int64_t stride = (rows + 2) * width;  // strided in the first dimension
         std::vector<float> v = random_normal(sources * stride, 1, 2),

@@ -92,7 +92,7 @@ void dense(std::span<const Work> products, cudaStream_t stream) {
   std::int64_t outputs = 0;
   for (const Work& work : products) outputs += work.outputs;
   if constexpr (Unit<kForm>::kWords == 0) {
-    if (rows == 1 && (outputs < kManyOutputs ? one<kForm, 1, kParts, 1>(products, 1, stream) : one<kForm, 1, kParts, 2>(products, 1, stream))) return;
+    if (rows == 1 && one<kForm, 1, kParts, 1>(products, 1, stream)) return;
   }
   if (rows <= kFewRows && outputs < kManyOutputs) few<kForm, 1, kParts, 1>(products, 1, stream);
   else if (rows <= kFewRows) few<kForm, 1, kParts, Unit<kForm>::kMostTiles>(products, 1, stream);

@@ -166,6 +166,68 @@ struct ResidualRow {
   }
 };
 
+/// The same for rows of whole vectors, up to 8192 numbers, and up to 16 sources: a block of 512 asks for all sources at once and adds up once.
+constexpr int kMostSources = 16;
+__global__ void __launch_bounds__(512) residual_vectors(AttentionResidualArgs a) {
+  constexpr int kEach = 4, kWarps = 16;
+  __shared__ float2 parts[kMostSources][kWarps];
+  cudaTriggerProgrammaticLaunchCompletion();
+  const std::int64_t t = blockIdx.x, vectors = a.y.sizes[1] / 4;
+  const int sources = static_cast<int>(a.sources.sizes[0]), warp = static_cast<int>(threadIdx.x) / 32;
+  const auto source = [&](int j) { return reinterpret_cast<const float4*>(as<const float>(a.sources) + j * a.sources.strides[0] + t * a.sources.strides[1]); };
+  float4 w[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const std::int64_t c = threadIdx.x + i * 512;
+    w[i] = c < vectors ? as<const float4>(a.w)[c] : float4{};
+  }
+#pragma unroll 2
+  for (int j = 0; j < sources; ++j) {
+    float squares = 0, dot = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const std::int64_t c = threadIdx.x + i * 512;
+      const float4 v = c < vectors ? source(j)[c] : float4{};
+      squares = __fmaf_rn(v.x, v.x, __fmaf_rn(v.y, v.y, __fmaf_rn(v.z, v.z, __fmaf_rn(v.w, v.w, squares))));
+      dot = __fmaf_rn(v.x, w[i].x, __fmaf_rn(v.y, w[i].y, __fmaf_rn(v.z, w[i].z, __fmaf_rn(v.w, w[i].w, dot))));
+    }
+    squares = warp_sum(squares), dot = warp_sum(dot);
+    if (threadIdx.x % 32 == 0) parts[j][warp] = {squares, dot};
+  }
+  __syncthreads();
+  float p[kMostSources], largest = -INFINITY, total = 0;
+#pragma unroll
+  for (int j = 0; j < kMostSources; ++j) {
+    if (j >= sources) continue;
+    float2 sum{};
+    for (int i = 0; i < kWarps; ++i) sum.x += parts[j][i].x, sum.y += parts[j][i].y;
+    p[j] = sum.y / sqrtf(sum.x / static_cast<float>(a.y.sizes[1]) + a.eps);
+    largest = fmaxf(largest, p[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < kMostSources; ++j) {
+    if (j < sources) p[j] = expf(p[j] - largest), total += p[j];
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const std::int64_t c = threadIdx.x + i * 512;
+    if (c >= vectors) continue;
+    float4 sum{};
+#pragma unroll
+    for (int j = 0; j < kMostSources; ++j) {
+      if (j >= sources) continue;
+      const float4 v = source(j)[c];
+      const float share = p[j] / total;
+      sum = {__fmaf_rn(share, v.x, sum.x), __fmaf_rn(share, v.y, sum.y), __fmaf_rn(share, v.z, sum.z), __fmaf_rn(share, v.w, sum.w)};
+    }
+    as<float4>(a.y)[t * vectors + c] = sum;
+  }
+#pragma unroll
+  for (int j = 0; j < kMostSources; ++j) {
+    if (a.p.defined() && threadIdx.x == 0 && j < sources) as<float>(a.p)[t * sources + j] = p[j] / total;
+  }
+}
+
 }  // namespace
 
 static bool takes_vectors(const RmsNormArgs& a) {
@@ -198,6 +260,12 @@ void features(const FeaturesArgs& a, void* stream) { for_each_row(a.x.sizes[0], 
 
 void attention_residual(const AttentionResidualArgs& a, void* stream) {
   if (a.y.numel() == 0) return;
+  const std::int64_t width = a.y.sizes[1];
+  if (width >= 512 && width <= 8192 && width % 4 == 0 && a.sources.sizes[0] <= kMostSources && a.sources.strides[0] % 4 == 0 && in_vectors(a.sources) && in_vectors(a.w) && in_vectors(a.y) &&
+      a.sources.strides[1] % 4 == 0) {
+    residual_vectors<<<static_cast<unsigned>(a.y.sizes[0]), 512, 0, stream_of(stream)>>>(a);
+    return check(cudaGetLastError(), "attention_residual");
+  }
   each_row<<<static_cast<unsigned>(a.y.sizes[0]), row_threads(a.y.sizes[1]), static_cast<std::size_t>(a.sources.sizes[0]) * sizeof(float), stream_of(stream)>>>(ResidualRow{a});
   check(cudaGetLastError(), "attention_residual");
 }
