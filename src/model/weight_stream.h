@@ -29,6 +29,9 @@ class WeightStream {
   /// `parts` ascend in layers; `buffers`: device memory, buffer_bytes for each lane that there are parts for.
   WeightStream(std::unique_ptr<CopyQueue> queue, std::vector<Part> parts, std::byte* buffers, std::int64_t buffer_bytes, const MoeConfig& moe);
 
+  /// Copies on their way end before what they read is given back.
+  ~WeightStream() { queue_.reset(); }
+
   /// Passes of several threads take turns: until the returned lock ends, nobody else asks for weights.
   std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
   /// Asks for the first layers of a pass of so many rows.

@@ -89,6 +89,9 @@ PromptRule rule_of(const LatentAttentionArgs& a) {
   return {.more_a_pair = 2 * r - heads, .a_token = r * heads};
 }
 
+/// Sequences of a pass that can have rows of prompts.
+std::int64_t most_prompts(const LatentAttentionArgs& a) { return std::min(a.past.size(0), a.q.size(0) / kPromptGrid); }
+
 /// What rows in the materialised form need: a window of keys at a time, so that memory does not grow with lists.
 struct PromptRoom {
   cuda::PromptSplit split;
@@ -100,7 +103,7 @@ struct PromptRoom {
   Tensor carry;
 
   PromptRoom(Arena& arena, const LatentAttentionArgs& a) : split(arena, a.past.size(0)) {
-    const std::int64_t rows = a.q.size(0), heads = a.q.size(1), window = cuda::window_rows(a.past.size(0)), r = a.kv_b.cols(), width = a.kv_b.rows();
+    const std::int64_t rows = a.q.size(0), heads = a.q.size(1), window = cuda::window_rows(most_prompts(a)), r = a.kv_b.cols(), width = a.kv_b.rows();
     q = arena.allocate(DType::kBF16, {rows, heads, a.q.size(2)});
     cu_keys = arena.allocate(DType::kI64, {2 * a.past.size(0) + 1});
     latents = arena.allocate(DType::kF32, {window, r});
@@ -132,7 +135,7 @@ void attend_prompts(ExecContext& ctx, const LatentAttentionArgs& a, const Prompt
   cuda::split_prompts(a.rows, a.past, rule, room.split, stream);
   const cuda::Rounding queries = {a.q, room.q};
   cuda::round_to_bf16({&queries, 1}, stream);
-  const std::int64_t window = cuda::window_keys(N, count.sequences);
+  const std::int64_t window = cuda::window_keys(most_prompts(a), count.sequences);
   for (std::int64_t first = 0; first < count.most_keys; first += window) {
     std::int64_t S = 0;
     for (std::int64_t n = 0; n < N; ++n) {

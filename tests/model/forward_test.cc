@@ -60,6 +60,7 @@ class GoldenModel : public testing::TestWithParam<int> {
   void expect_logits(const std::vector<float>& got, const std::string& seq, const std::string& what) const {
     if (golden->has(seq + ".logits")) return expect_close(got, golden->floats(seq + ".logits"), what);
     const auto vocab = static_cast<std::size_t>(model->config().vocab_size);
+    ASSERT_EQ(got.size(), golden->ids(seq + ".input_ids").size() * vocab) << what;
     std::vector<float> fifth;
     for (std::size_t i = 0; i < got.size(); i += 5 * vocab) fifth.insert(fifth.end(), got.begin() + static_cast<std::ptrdiff_t>(i), got.begin() + static_cast<std::ptrdiff_t>(i + vocab));
     expect_close(fifth, golden->floats(seq + ".logits.every5"), what);
@@ -84,7 +85,10 @@ void GoldenModel::expect_page(const StatePool& states, std::int32_t slot, std::i
       for (std::int64_t k = 0; k < shape[1]; ++k)
         for (std::int64_t v = 0; v < shape[2]; ++v, ++i) mine[static_cast<std::size_t>(i)] = page[static_cast<std::size_t>((h * shape[2] + v) * shape[1] + k)];
   }
-  mine.resize(stored.size());  // the first heads alone where a repository leaves out the others
+  // For its size a repository may hold the first head alone of one page.
+  const auto head = static_cast<std::size_t>(shape[1] * shape[2]);
+  ASSERT_TRUE(stored.size() == mine.size() || (key == "decode.final_state.layer6.recurrent" && stored.size() == head)) << key << ": " << stored.size() << " numbers, expected " << mine.size();
+  mine.resize(stored.size());
   expect_close(mine, stored, key);
 }
 

@@ -1,6 +1,6 @@
 // A step of Kimi Delta Attention in one launch: a block of 256 threads a sequence and head.
 //
-// Three kernels took 27 us of a step where the page needs 3: each began with the latency of memory and of its own instructions. Here the page is asked
+// Three kernels took nine times what the page's bytes need: each began with the latency of memory and of its own instructions. Here the page is asked
 // for before the kernel before ends, since no kernel of the same pass touches it, and everything else in one round behind that.
 
 #include "kernels/cuda/delta_launch.cuh"

@@ -128,7 +128,7 @@ void streamed(const Work& work, std::int64_t most_tiles, cudaStream_t stream) {
 }  // namespace
 
 bool streams(const Work& up, const Work& down, Form form, int parts) {
-  // BF16 needs no decoding, and few() reads it at the rate of memory as it is: streamed, 64 rows took 1.35 times as long.
+  // BF16 needs no decoding, and few() reads it at the rate of memory as it is (docs/experiments.md, Products on the GPU).
   return form == Form::kMx && sm90::StreamShape<Form::kMx, 2, 1>::bytes(std::max(up.cols, down.cols), parts) <= 232448;
 }
 
