@@ -298,9 +298,8 @@ struct Eight {
   float4 a, b;
   template <int kGap = 4>
   __device__ void load(const float* row, int column) {
-    // Not __ldg: x may still be written while a kernel that was launched early waits for it.
-    a = *reinterpret_cast<const float4*>(row + column);
-    b = *reinterpret_cast<const float4*>(row + column + kGap);
+    a = __ldg(reinterpret_cast<const float4*>(row + column));
+    b = __ldg(reinterpret_cast<const float4*>(row + column + kGap));
   }
   /// Pairs of numbers that are kApart apart.
   template <int kApart, int kParts>
