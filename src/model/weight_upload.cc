@@ -21,12 +21,12 @@ std::int64_t extent(const Tensor& t) {
   return (last + 1) * dtype_size(t.dtype);
 }
 
-bool stays(const WeightOffload& offload, std::int64_t layer) { return offload.device_layers && layer >= *offload.device_layers; }
-
 /// Of layers that visit: buffers of the largest for as many as there are lanes.
 std::int64_t buffers_for(std::int64_t count, std::int64_t largest) { return std::min<std::int64_t>(count, CopyQueue::kLanes) * largest; }
 
 }  // namespace
+
+bool stays(const WeightOffload& offload, std::int64_t layer) { return offload.device_layers && layer >= *offload.device_layers; }
 
 void check_offload(const WeightOffload& offload, const ModelConfig& config) {
   const auto has_experts = [](const LayerSpec& layer) { return layer.ffn == Ffn::kMixtureOfExperts; };

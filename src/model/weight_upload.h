@@ -16,6 +16,8 @@ namespace palimpsest {
 
 /// Throws Error{kUsage} for layers or experts that a model does not have.
 void check_offload(const WeightOffload& offload, const ModelConfig& config);
+/// Whether all weights of the layer stay with the host.
+bool stays(const WeightOffload& offload, std::int64_t layer);
 
 /// Puts weights into one reservation of a device, in the form they are stored in, and makes their views views of it. What is named twice (tied
 /// embeddings) is copied once. Weights that shall stay with the host go to pinned memory of it, a layer's together, and their views become views of

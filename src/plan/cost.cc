@@ -110,7 +110,7 @@ static double chosen_share(const MoeConfig& moe, std::int64_t rows) {
 double bus_bytes(const WeightSizes& sizes, const WeightOffload& offload, const MoeConfig& moe, std::int64_t rows) {
   std::int64_t dense = 0, experts = 0;
   for (std::size_t l = 0; l < sizes.layers.size(); ++l) {
-    const bool all = offload.device_layers && static_cast<std::int64_t>(l) >= *offload.device_layers;
+    const bool all = stays(offload, static_cast<std::int64_t>(l));
     if (all) dense += sizes.layers[l].dense;
     if (all || offload.experts) experts += sizes.layers[l].experts;
   }
