@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 
 #include "base/error.h"
 #include "cli/bench_report.h"
@@ -114,6 +115,7 @@ void measure_all(const Options& options, const std::vector<BenchCase>& cases, Be
     heading_for = what.threads;
     report::ProgressBar bar({.title = "measuring " + bench_name(what)}, stderr, terminal);
     const BenchOptions bench{.repetitions = static_cast<int>(options.repetitions),
+                             .warm_up = !options.no_warmup,
                              .profile = options.profile,
                              .depth = options.depth,
                              .cache_type = session_options(options).cache_type,
@@ -138,7 +140,9 @@ int bench(const Options& options) {
     throw make_error(ErrorCode::kUsage, "--svg {}: nothing to draw, since all rows have the same threads, passes and sequences; give a list or --sweep", *options.svg);
   }
   if (options.svg) require_writable(*options.svg);
+  const auto start = std::chrono::steady_clock::now();
   BenchReport report{.model = load_model(options), .limits = {}, .results = {}};
+  report.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.buffer_bytes = probe_bytes(*report.model);
   measure_all(options, cases, report);
   if (options.json) print(to_json(report).dump(1) + "\n");

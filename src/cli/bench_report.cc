@@ -119,9 +119,9 @@ std::string bench_name(const BenchCase& what) {
 std::string bench_heading(const BenchReport& r) {
   const ModelConfig& config = r.model->config();
   const ParameterCount parameters = parameters_of(config);
-  return fmt::format("{}: {}, {} parameters, {} for a token; {} on disk; {} kernels\n", r.model->path().string(), family_name(config.family),
+  return fmt::format("{}: {}, {} parameters, {} for a token; {} on disk, loaded in {:.2f} s; {} kernels\n", r.model->path().string(), family_name(config.family),
                      report::format_count(parameters.total), report::format_count(parameters.active), report::format_bytes(r.model->file_bytes()),
-                     probe_machine().target);
+                     r.load_seconds, probe_machine().target);
 }
 
 std::string limits_text(const BenchReport& r, int threads) {
@@ -179,7 +179,8 @@ ordered_json to_json(const BenchReport& r) {
             {"family", family_name(config.family)},
             {"parameters", parameters.total},
             {"active_parameters", parameters.active},
-            {"file_bytes", r.model->file_bytes()}}},
+            {"file_bytes", r.model->file_bytes()},
+            {"load_seconds", r.load_seconds}}},
           {"machine", {{"cores", machine.cores}, {"kernels", machine.target}, {"l2_bytes", machine.l2_bytes}, {"l3_bytes", machine.l3_bytes}, {"buffer_bytes", r.buffer_bytes}, {"limits", limits}}},
           {"rows", rows}};
 }

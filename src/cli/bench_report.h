@@ -20,6 +20,7 @@ struct MachineLimits {
 
 struct BenchReport {
   std::shared_ptr<const Model> model;
+  double load_seconds = 0;
   std::int64_t buffer_bytes = 0;  ///< that reads were measured over
   std::map<int, MachineLimits> limits;  ///< by threads
   std::vector<BenchResult> results;

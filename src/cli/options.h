@@ -47,7 +47,7 @@ struct Options {
 
   std::optional<std::string> bench_prompt, bench_predict, bench_threads, bench_ubatch, bench_sequences;  ///< lists of bench
   std::int64_t repetitions = 5, depth = 0;
-  bool sweep = false, profile = false;
+  bool sweep = false, profile = false, no_warmup = false;
   bool mlock = false, no_mmap = false, pin = false, cpu_moe = false;
 
   bool raw = false, ignore_eos = false, show_thinking = false, print_ids = false, json = false;

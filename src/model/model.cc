@@ -54,6 +54,7 @@ Census Model::Impl::open(OpenedModel opened) {
 
 void Model::Impl::finish(std::function<void(std::int64_t, std::int32_t)> verify) {
   loader->finish();
+  loader->unchecked.clear();  // verify() needs no list
   note_sizes();
   loader->weights.experts = std::make_shared<MappedExperts>(std::move(loader->experts), std::move(verify));
 }
@@ -70,7 +71,7 @@ void Model::Impl::upload(const LoadOptions& options) {
   WeightUpload upload(loader->weights, loader->experts, options.offload);
   on_device = upload.run(
       *device, options.on_progress, [this](const void* from, std::int64_t bytes, void* to) { return source->make(*device, from, bytes, to); },
-      source->mappings());
+      source->mappings(), {loader->unchecked, [this](std::int64_t spec) { value_or_throw(source->check(source->specs()[static_cast<std::size_t>(spec)])); }});
   loader->weights.stream = upload.host_bytes() > 0 ? upload.stream(on_device, ops::copy_queue(*device), config->moe) : nullptr;
   std::vector<Buffer> tables;
   for (const auto& experts : loader->experts) {
@@ -114,9 +115,9 @@ void Model::Impl::load(const LoadOptions& options) {
   const Census census = open(options.random_weights ? open_random_model(path, *options.random_weights, on_host) : open_model(path));
   check_offload(options.offload, *config);
   hold(options);
-  if (elsewhere) source->will_need();
   const std::uint64_t scaled = census.mxfp4_bytes + census.int8_bytes + census.block_bytes[static_cast<std::size_t>(BlockType::kMxfp4)];
-  const bool check_experts = elsewhere || scaled / 17 <= kEagerScaleBytes;
+  // On their way elsewhere experts are checked as they pass: looked at before, they would be read from disk twice, or waited for without progress.
+  const bool check_experts = !elsewhere && scaled / 17 <= kEagerScaleBytes;
   const auto total = static_cast<std::int64_t>(source->specs().size());
   for (std::int64_t i = 0; i < total; ++i) {
     loader->place(static_cast<std::size_t>(i), check_experts);

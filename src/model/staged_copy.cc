@@ -35,6 +35,8 @@ class OpenFile {
   ~OpenFile() {
     if (fd_ >= 0) ::close(fd_);
   }
+  /// That this will be read: the kernel asks the disk for all of it at once.
+  void announce(std::int64_t bytes, std::int64_t at) const { ::posix_fadvise(fd_, at, bytes, POSIX_FADV_WILLNEED); }
   void read(std::byte* to, std::int64_t bytes, std::int64_t at) const {
     for (std::int64_t done = 0; done < bytes;) {
       const auto count = ::pread(fd_, to + done, static_cast<std::size_t>(bytes - done), at + done);
@@ -68,7 +70,7 @@ std::vector<Chunk> cut(std::span<const StagedPiece> pieces, std::int64_t most) {
       if (chunks.empty() || to - chunks.back().begin >= most || to - chunks.back().end >= kSmallGap) chunks.push_back({to, to, {}});
       Chunk& chunk = chunks.back();
       const std::int64_t count = std::min(piece.bytes - done, most - (to - chunk.begin));
-      chunk.parts.push_back({to, count, piece.from ? piece.from + done : nullptr, piece.file, piece.at + done});
+      chunk.parts.push_back({to, count, piece.from ? piece.from + done : nullptr, piece.file, piece.at + done, done + count == piece.bytes ? piece.mark : -1});
       chunk.end = to + count;
       done += count;
     }
@@ -80,7 +82,7 @@ std::vector<Chunk> cut(std::span<const StagedPiece> pieces, std::int64_t most) {
 class Readers {
  public:
   Readers(Device* device, std::byte* memory, std::span<const StagedPiece> pieces, std::span<const StagedFile> files, const StagedOptions& options)
-      : memory_(memory), chunks_(cut(pieces, options.buffer_bytes)), is_read_(chunks_.size()) {
+      : memory_(memory), chunks_(cut(pieces, options.buffer_bytes)), when_read_(options.when_read), is_read_(chunks_.size()) {
     for (const StagedFile& file : files) files_.emplace_back(file);
     for (int i = 0; device && i < options.buffers; ++i) buffers_.emplace_back(options.buffer_bytes, *device, MemoryKind::kPinnedHost);
     for (int i = 0; i < options.readers; ++i) threads_.emplace_back([this] { read_all(); });
@@ -116,6 +118,11 @@ class Readers {
     std::unique_lock lock(mutex_);
     while (next_ < chunks_.size()) {
       const std::size_t i = next_++;
+      lock.unlock();
+      for (const StagedPiece& part : chunks_[i].parts) {
+        if (part.file >= 0) files_[static_cast<std::size_t>(part.file)].announce(part.bytes, part.at);
+      }
+      lock.lock();
       changed_.wait(lock, [&] { return stopped_ || buffers_.empty() || i < sent_ + buffers_.size(); });
       if (stopped_) return;
       lock.unlock();
@@ -123,6 +130,7 @@ class Readers {
         std::byte* const to = buffer(i) + (part.to - chunks_[i].begin);
         if (part.file >= 0) files_[static_cast<std::size_t>(part.file)].read(to, part.bytes, part.at);
         else std::memcpy(to, part.from, static_cast<std::size_t>(part.bytes));
+        if (part.mark >= 0 && when_read_) when_read_(part.mark);
       }
       lock.lock();
       is_read_[i] = true;
@@ -134,6 +142,7 @@ class Readers {
 
   std::byte* memory_;
   std::vector<Chunk> chunks_;
+  std::function<void(std::int64_t)> when_read_;
   std::vector<OpenFile> files_;
   std::vector<Buffer> buffers_;
   std::mutex mutex_;  // of the next ones

@@ -16,6 +16,7 @@ struct StagedPiece {
   const std::byte* from = nullptr;
   int file = -1;  ///< position in StagedFiles; -1: of memory
   std::int64_t at = 0;
+  std::int64_t mark = -1;  ///< for StagedOptions::when_read; -1: nobody wants to know
 };
 struct StagedFile {
   std::filesystem::path path;
@@ -23,9 +24,13 @@ struct StagedFile {
 };
 
 struct StagedOptions {
-  int buffers = 4;  ///< two at least
-  std::int64_t buffer_bytes = 16 << 20;
+  static constexpr int kBuffers = 4;
+  static constexpr std::int64_t kBufferBytes = 16 << 20;
+  int buffers = kBuffers;  ///< two at least
+  std::int64_t buffer_bytes = kBufferBytes;
   int readers = 3;  ///< threads
+  /// Called by the thread that read the end of a marked piece. May throw, which ends the copy.
+  std::function<void(std::int64_t mark)> when_read = {};
 };
 
 /// Copies `pieces`, ascending and apart in `to`, to `memory` of the device. Threads read ahead into pinned buffers while the device fetches the one

@@ -133,6 +133,7 @@ void WeightLoader::place(std::size_t index, bool check_experts) {
   role_bytes_[static_cast<std::size_t>(spec.role)] += matrix.bytes();
   if (!is_viewed(spec)) source_.need_values(matrix);
   if (!outline_ && (spec.expert < 0 || check_experts)) value_or_throw(source_.check(spec));
+  else if (!outline_ && !matrix.dense.defined()) unchecked[matrix.is_blocks() ? matrix.blocks.data : matrix.mx.scales.defined() ? matrix.mx.scales.data : matrix.int8.scales.data] = static_cast<std::int64_t>(index);
 
   const auto store_vector = [&](Tensor& field) {
     const Tensor values = f32_vector(spec, matrix.dense);

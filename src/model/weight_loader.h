@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ class WeightLoader {
   /// `outline`: for plans; nothing is read, checked or copied, and the weights have shapes and stored forms but no values.
   WeightLoader(const ModelConfig& config, WeightSource& source, bool outline = false);
 
-  /// Places specs()[index] of the source; `check_experts`: look at the values of experts too. Throws Error{kInvalidFile}.
+  /// Places specs()[index] of the source; `check_experts`: look at the values of experts too (else they are noted in `unchecked`). Throws Error{kInvalidFile}.
   void place(std::size_t index, bool check_experts);
   /// After the last place().
   void finish();
@@ -42,6 +43,7 @@ class WeightLoader {
 
   Weights weights;
   std::vector<std::vector<ExpertMatrices>> experts;  ///< per layer
+  std::map<const void*, std::int64_t> unchecked;     ///< where scales lie (or blocks that have theirs inside) that nobody looked at -> index into specs
 
  private:
   bool is_viewed(const WeightSpec& spec);

@@ -113,19 +113,22 @@ std::int64_t WeightUpload::place_of(const View& view) const {
 }
 
 Buffer WeightUpload::run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress, const Make& make,
-                         std::span<const WeightSource::Mapping> mappings) {
-  static_assert(StagedOptions{}.buffers * StagedOptions{}.buffer_bytes == kStagingBytes);
+                         std::span<const WeightSource::Mapping> mappings, const Checks& checks) {
+  static_assert(StagedOptions::kBuffers * StagedOptions::kBufferBytes == kStagingBytes);
   if (device.kind() != DeviceKind::kCpu && bytes() > device.free_memory())
     throw make_error(ErrorCode::kOutOfMemory, "the weights take {} bytes of the device's memory, {} are free", bytes(), device.free_memory());
   std::vector<StagedFile> files;
   for (const auto& mapping : mappings) files.push_back({mapping.path, static_cast<std::int64_t>(mapping.bytes.size())});
   const std::int64_t total = resident_.bytes + host_bytes();
   std::int64_t before = 0;
+  StagedOptions options;
+  options.when_read = checks.check;
   const auto fill = [&](const Region& r, std::byte* memory, bool staged) {
     std::vector<StagedPiece> pieces;
     for (const Piece& piece : r.pieces) {
       if (make && make(piece.from, piece.bytes, memory + piece.offset)) continue;
       StagedPiece& one = pieces.emplace_back(StagedPiece{.to = piece.offset, .bytes = piece.bytes, .from = piece.from});
+      if (const auto mark = checks.marks.find(piece.from); mark != checks.marks.end()) one.mark = mark->second;
       const auto in = std::find_if(mappings.begin(), mappings.end(), [&](const auto& m) {
         return std::less_equal<>()(m.bytes.data(), piece.from) && std::less<>()(piece.from, m.bytes.data() + m.bytes.size());
       });
@@ -136,8 +139,8 @@ Buffer WeightUpload::run(Device& device, const std::function<void(std::int64_t, 
     const auto progress = [&](std::int64_t end) {
       if (on_progress) on_progress(before + end, total);
     };
-    if (staged) copy_staged(device, memory, pieces, files, {}, progress);
-    else read_staged(memory, pieces, files, {}, progress);
+    if (staged) copy_staged(device, memory, pieces, files, options, progress);
+    else read_staged(memory, pieces, files, options, progress);
     before += r.bytes;
     progress(0);
   };

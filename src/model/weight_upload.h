@@ -54,8 +54,13 @@ class WeightUpload {
   /// Throws Error{kOutOfMemory} with the bytes needed and free, and what copy_staged() throws, before any view is changed.
   /// make(from, bytes, to), where there is one, is asked first for every piece: true when it wrote it to the device itself, or to pinned memory.
   using Make = std::function<bool(const void* from, std::int64_t bytes, void* to)>;
+  /// check(mark), for every piece that begins where `marks` says so, once its bytes were read; from several threads, and may throw.
+  struct Checks {
+    std::map<const void*, std::int64_t> marks;
+    std::function<void(std::int64_t)> check;
+  };
   Buffer run(Device& device, const std::function<void(std::int64_t, std::int64_t)>& on_progress, const Make& make = {},
-             std::span<const WeightSource::Mapping> mappings = {});
+             std::span<const WeightSource::Mapping> mappings = {}, const Checks& checks = {});
   /// After run(), once: who brings what stayed with the host; null where nothing did. The reservation must outlive it.
   std::unique_ptr<WeightStream> stream(const Buffer& reservation, std::unique_ptr<CopyQueue> queue, const MoeConfig& moe);
 

@@ -170,7 +170,7 @@ BenchResult measure_model(const std::shared_ptr<const Model>& model, const Bench
   BenchResult result{.what = what, .seconds = {}, .cpu_seconds = {}, .profile = {}};
   Runner runner(model, result.what, options);
   count_work(*model, options.cache_type, options.depth, result);
-  runner.run(0, nullptr);
+  if (options.warm_up) runner.run(0, nullptr);
   for (int i = 0; i < options.repetitions; ++i) {
     const auto [wall, cpu] = runner.run(i, nullptr);
     result.seconds.push_back(wall);

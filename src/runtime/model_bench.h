@@ -45,6 +45,7 @@ struct BenchResult {
 
 struct BenchOptions {
   int repetitions = 5;
+  bool warm_up = true;  ///< one repetition before, which is not counted
   bool profile = false;
   std::int64_t depth = 0;  ///< tokens that each sequence has at first: lists of that many rows of zeros, empty pages
   DType cache_type = DType::kBF16;
@@ -54,7 +55,7 @@ struct BenchOptions {
   std::function<bool(int repetition)> stop;
 };
 
-/// Measures one case, after one repetition that is not counted: it touches every weight and starts the threads. Every repetition begins
+/// Measures one case, by default after one repetition that is not counted: it touches every weight and starts the threads. Every repetition begins
 /// with an empty state, or one of options.depth tokens; tokens are a fixed pseudo-random sequence; nothing is sampled. Throws Error: kOutOfMemory, kUsage as
 /// Session, kNumeric for logits that are not finite, kCancelled.
 BenchResult measure_model(const std::shared_ptr<const Model>& model, const BenchCase& what, const BenchOptions& options);

@@ -12,10 +12,13 @@
 #include <random>
 
 #include "base/error.h"
+#include "formats/checkpoint.h"
 #include "model/weights.h"
 #include "support/forward_runner.h"
 #include "support/shared_data.h"
+#include "support/temp_folder.h"
 #include "support/test_model.h"
+#include "tools/synthetic_checkpoint.h"
 
 namespace palimpsest {
 namespace {
@@ -141,6 +144,26 @@ TEST_P(VisitingWeights, ChangeNoBit) {
     ::setenv("PALIMPSEST_NO_GRAPHS", "1", 1);
     EXPECT_EQ(logits(model), want) << "not recorded";
     ::unsetenv("PALIMPSEST_NO_GRAPHS");
+  }
+}
+
+TEST(VisitingWeightsOfFiles, AreCheckedAsTheyPass) {
+  const test::TempFolder folder;
+  synthetic::write_checkpoint(folder.path(), synthetic::config_json({}));
+  std::string bytes = test::read_file(folder / "model.safetensors");
+  LoadOptions options;
+  options.device = test::test_device();
+  options.offload = {0, false};
+  EXPECT_NO_THROW(Model::load(folder.path(), options));
+  const std::string name = "language_model.model.layers.1.block_sparse_moe.experts.2.w3.weight_scale";
+  bytes[value_or_throw(formats::Checkpoint::open(folder.path())).find(name)->offset + 5] = '\xff';
+  folder.write("model.safetensors", bytes);
+  try {
+    Model::load(folder.path(), options);
+    ADD_FAILURE() << "a scale that is no number";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidFile);
+    EXPECT_THAT(error.text(), testing::AllOf(testing::HasSubstr("experts.2.w3.weight_scale'"), testing::HasSubstr("is 255")));
   }
 }
 

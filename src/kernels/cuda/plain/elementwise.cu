@@ -75,17 +75,18 @@ struct Widen {
   __device__ void operator()(std::int64_t i) const { wide[i] = static_cast<std::uint32_t>(narrow[i]) << 16; }
 };
 
-struct Random {
-  RandomFill fill;
-  std::int64_t first;
-  void* to;
-  __device__ void operator()(std::int64_t i) const { fill.store(to, i, static_cast<std::uint64_t>(first + i)); }
-};
+/// A kernel of its own, so that profiles of a model can leave it out by name.
+__global__ void random_values(RandomFill fill, std::int64_t first, std::int64_t count, void* to) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < count) fill.store(to, i, static_cast<std::uint64_t>(first + i));
+}
 
 }  // namespace
 
 void random_fill(const RandomFill& fill, std::int64_t first, std::int64_t count, void* to, void* stream) {
-  for_each(count, Random{fill, first, to}, stream, "random_fill");
+  if (count <= 0) return;
+  random_values<<<divide_up(count, 256), 256, 0, stream_of(stream)>>>(fill, first, count, to);
+  check(cudaGetLastError(), "random_fill");
 }
 void add(const AddArgs& a, void* stream) { for_each(a.y.numel(), Add{as<const float>(a.x), as<float>(a.y)}, stream, "add"); }
 void multiply(const MultiplyArgs& a, void* stream) { for_each(a.y.numel(), Multiply{as<const float>(a.x), as<float>(a.y)}, stream, "multiply"); }
