@@ -29,6 +29,15 @@ std::vector<float> Golden::floats(const std::string& name) const {
   return values;
 }
 
+Golden::Rows Golden::rows(const std::string& name, const std::vector<float>& got) const {
+  if (has(name)) return {got, floats(name)};
+  const std::vector<std::int64_t> of = shape(name + ".every5");
+  const auto width = static_cast<std::size_t>(of.back());
+  Rows rows{{}, floats(name + ".every5")};
+  for (std::size_t i = 0; i < got.size(); i += 5 * width) rows.got.insert(rows.got.end(), got.begin() + static_cast<std::ptrdiff_t>(i), got.begin() + static_cast<std::ptrdiff_t>(i + width));
+  return rows;
+}
+
 std::vector<std::int32_t> Golden::ids(const std::string& name) const {
   const Tensor t = view(name, DType::kI64);
   std::vector<std::int64_t> wide(static_cast<std::size_t>(t.numel()));

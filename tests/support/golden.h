@@ -18,6 +18,12 @@ class Golden {
   bool has(const std::string& name) const;
   std::vector<std::int64_t> shape(const std::string& name) const;
   std::vector<float> floats(const std::string& name) const;    ///< F32
+  /// Of long texts a repository may hold every fifth row alone, for its size ("NAME.every5"): what of `got` stands beside the recorded values of `name`
+  /// that are there.
+  struct Rows {
+    std::vector<float> got, want;
+  };
+  Rows rows(const std::string& name, const std::vector<float>& got) const;
   std::vector<std::int32_t> ids(const std::string& name) const;  ///< I64, narrowed
 
  private:
