@@ -179,8 +179,7 @@ void apply(const Flag& flag, const Setting& setting, Options& options) {
 }  // namespace
 
 std::vector<Setting> read_config(const std::string& path) {
-  std::string text = read_input(path);
-  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);  // a byte order mark, which some editors write
+  const std::string text = read_text(path);
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   const bool is_json = begin != text.npos && text[begin] == '{';
   std::vector<Setting> settings = is_json ? read_json(path, text) : read_toml(path, text);

@@ -22,16 +22,39 @@ void print(std::string_view text) {
   }
 }
 
-std::string read_input(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+void require_readable(const std::string& path, std::int64_t most) {
+  if (path == "-") return;
   std::error_code error;
-  if (std::filesystem::is_directory(path, error))
-    throw make_error(ErrorCode::kIo, "{}: is a folder", path);
+  const auto type = std::filesystem::status(path, error).type();
+  if (error) throw make_error(ErrorCode::kIo, "{}: {}", path, error.message());
+  if (type == std::filesystem::file_type::directory) throw make_error(ErrorCode::kIo, "{}: is a folder", path);
+  const auto size = type == std::filesystem::file_type::regular ? std::filesystem::file_size(path, error) : 0;
+  if (!error && size > static_cast<std::uintmax_t>(most)) throw make_error(ErrorCode::kInvalidRequest, "{}: has {} bytes, at most {} are read", path, size, most);
+}
+
+std::string read_input(const std::string& path, std::int64_t most) {
+  require_readable(path, most);
+  std::ifstream file;
   errno = 0;
-  std::ifstream file(path, std::ios::binary);
+  if (path != "-") file.open(path, std::ios::binary);
   if (!file) throw make_error(ErrorCode::kIo, "{}: {}", path, std::strerror(errno));
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad()) throw make_error(ErrorCode::kIo, "{}: {}", path, std::strerror(errno));
+  std::istream& in = path == "-" ? std::cin : file;
+  constexpr std::size_t kPart = 1 << 20;
+  std::string text;
+  while (in && static_cast<std::int64_t>(text.size()) <= most) {
+    const std::size_t held = text.size();
+    text.resize(held + kPart);
+    in.read(text.data() + held, kPart);
+    text.resize(held + static_cast<std::size_t>(in.gcount()));
+  }
+  if (in.bad()) throw make_error(ErrorCode::kIo, "{}: {}", path, std::strerror(errno));
+  if (static_cast<std::int64_t>(text.size()) > most) throw make_error(ErrorCode::kInvalidRequest, "{}: has more than {} bytes, at most so many are read", path, most);
+  return text;
+}
+
+std::string read_text(const std::string& path) {
+  std::string text = read_input(path);
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   return text;
 }
 

@@ -16,8 +16,12 @@ namespace palimpsest::cli {
 /// ends the process first).
 void print(std::string_view text);
 
-/// A whole file, or standard input for "-". Throws Error{kIo}.
-std::string read_input(const std::string& path);
+/// All of a file, pipe or device, or of standard input for "-". Throws Error: kIo for what is not there or a folder; kInvalidRequest for more than `most` bytes.
+std::string read_input(const std::string& path, std::int64_t most = std::int64_t{1} << 30);
+/// Throws what read_input() finds before it reads.
+void require_readable(const std::string& path, std::int64_t most);
+/// All of a file without the byte order mark that some editors write.
+std::string read_text(const std::string& path);
 
 /// The text of -p or -f, checked to be one of them. `what` names it in errors ("prompt"). Throws
 /// Error{kUsage} when there is none, both or an empty one.

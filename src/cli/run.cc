@@ -1,10 +1,8 @@
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -182,41 +180,11 @@ std::shared_ptr<const ChatFormat> chat_format(const Writing& writing) {
 
 constexpr std::int64_t kMostImageBytes = media::ImageLimits{}.bytes;
 
-/// What read_bytes() refuses before it reads. Throws Error: kIo for what is not there, a folder or a device; kInvalidRequest for a file of too many bytes.
-void require_readable(const std::string& path, std::int64_t most) {
-  if (path == "-") return;
-  std::error_code error;
-  const auto type = std::filesystem::status(path, error).type();
-  if (error) throw make_error(ErrorCode::kIo, "{}: {}", path, error.message());
-  using enum std::filesystem::file_type;
-  if (type == directory) throw make_error(ErrorCode::kIo, "{}: is a folder", path);
-  if (type == character || type == block)
-    throw make_error(ErrorCode::kIo, "{}: is a device; a picture is a file or a pipe of at most {} bytes", path, most);
-  const auto size = type == regular ? std::filesystem::file_size(path, error) : 0;
-  if (!error && size > static_cast<std::uintmax_t>(most))
-    throw make_error(ErrorCode::kInvalidRequest, "{}: has {} bytes, at most {} are read", path, size, most);
-}
-
-/// A whole picture, at most `most` bytes of it: a file or pipe, standard input for "-".
-std::vector<std::byte> read_bytes(const std::string& path, std::int64_t most) {
-  require_readable(path, most);
-  std::ifstream file;
-  errno = 0;
-  if (path != "-") file.open(path, std::ios::binary);
-  if (!file) throw make_error(ErrorCode::kIo, "{}: {}", path, std::strerror(errno));
-  std::istream& in = path == "-" ? std::cin : file;
-  constexpr std::size_t kPart = 1 << 20;
-  std::vector<std::byte> bytes;
-  while (in && static_cast<std::int64_t>(bytes.size()) <= most) {
-    const std::size_t held = bytes.size();
-    bytes.resize(held + kPart);
-    in.read(reinterpret_cast<char*>(bytes.data() + held), kPart);
-    bytes.resize(held + static_cast<std::size_t>(in.gcount()));
-  }
-  if (in.bad()) throw make_error(ErrorCode::kIo, "{}: {}", path, std::strerror(errno));
-  if (static_cast<std::int64_t>(bytes.size()) > most)
-    throw make_error(ErrorCode::kInvalidRequest, "{}: has more than {} bytes, at most so many are read", path, most);
-  return bytes;
+/// The bytes of a picture's file.
+std::vector<std::byte> read_bytes(const std::string& path) {
+  const std::string text = read_input(path, kMostImageBytes);
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
 }
 
 /// What the model's pictures are made with. Throws Error{kUnsupported} where it has none.
@@ -231,7 +199,7 @@ std::vector<std::int32_t> ids_with_pictures(Writing& writing, std::vector<std::i
   if (writing.options.images.empty()) return ids;
   const VisionConfig config = required_vision(writing.options);
   Pictures pictures;
-  for (const std::string& path : writing.options.images) pictures.push_back(value_or_throw(read_picture(read_bytes(path, kMostImageBytes), config), path));
+  for (const std::string& path : writing.options.images) pictures.push_back(value_or_throw(read_picture(read_bytes(path), config), path));
   writing.session.add_pictures(pictures);
   return value_or_throw(expand_pictures(ids, static_cast<std::int32_t>(config.placeholder_id), pictures), "--ids");
 }
@@ -323,7 +291,7 @@ class Chat {
     if (!pictures_) pictures_ = ChatPictures::create(required_vision(options), writing_.text_tokenizer());  // says why it was not there
     if (options.budget && options.images.empty() && !options.image_tokens)
       throw make_error(ErrorCode::kUsage, "--budget was planned without pictures; --image-tokens N leaves room for them");
-    ContentPart part{ContentPart::Kind::kImage, data_url(read_bytes(path, kMostImageBytes))};
+    ContentPart part{ContentPart::Kind::kImage, data_url(read_bytes(path))};
     value_or_throw(pictures_->picture(part.text), path);
     images_.push_back(std::move(part));
   }

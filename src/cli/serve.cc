@@ -30,7 +30,7 @@ std::vector<std::string> read_keys(const Options& options) {
     keys.push_back(*options.api_key);
   }
   if (!options.api_key_file) return keys;
-  const std::string text = read_input(*options.api_key_file);
+  const std::string text = read_text(*options.api_key_file);
   std::size_t found = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());

@@ -182,6 +182,7 @@ TEST(Failure, NamesTheThingAndTheNumbers) {
   expect_failure({"run", "-m", "/nowhere", "-p", "x"}, {"/nowhere"});
   expect_failure(on_demo({"run", "-f", "/nowhere/prompt"}), {"/nowhere/prompt", "No such file"});
   expect_failure(on_demo({"run", "-f", "/tmp"}), {"/tmp"});
+  expect_failure(on_demo({"run", "-f", "/dev/zero"}), {"/dev/zero: has more than 1073741824 bytes"});
   expect_failure(on_demo({"run", "--ids", "1,4096"}), {"4096"});
   expect_failure(on_demo({"run", "--ids", "1,2,3,4,5", "-c", "4"}), {"5 tokens", "4"});
   expect_failure(on_demo({"logits", "--ids", "5000", "-o", "/tmp/never"}), {"5000", "4096"});

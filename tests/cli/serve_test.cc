@@ -123,7 +123,7 @@ class ServeProcess {
 
 TEST(Serve, AnswersUntilItIsTold) {
   test::TempFolder folder;
-  folder.write("keys", "# ours\nsecret\n");
+  folder.write("keys", "\xEF\xBB\xBFsecret\n# ours\n");
   ServeProcess server({"-m", demo(), "-c", "256", "--alias", "small", "--api-key-file", (folder.path() / "keys").string()});
   ASSERT_NE(server.port(), 0) << server.said();
   EXPECT_THAT(server.said(), HasSubstr("serving small on http://127.0.0.1:"));
