@@ -9,7 +9,7 @@ if [ "${1:-}" = pack ]; then
   rm -rf "$to"
   mkdir -p "$to"/{bin,lib} "$to"/project/{tests,models,bench}
   for binary in "$@"; do strip -o "$to/bin/$(basename "$binary")" "$binary"; done
-  ldd "$@" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|librt|libpthread)\.so' | sort -u | xargs -r cp -L -t "$to/lib"
+  ldd "$@" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv)\.so' | sort -u | xargs -r cp -L -t "$to/lib"
   cp -r "$root"/tests/{golden,data} "$to/project/tests"
   cp -r "$root/models/demo" "$to/project/models"
   cp -r "$root/bench/shapes" "$to/project/bench"
@@ -26,6 +26,7 @@ step() {  # NAME COMMAND...
   local name=$1 start=$SECONDS
   shift
   if "$@" >"$logs/$name.log" 2>&1; then result=ok; else result=FAILED failed=1; fi
+  if grep -q '^\[  PASSED  \] 0 tests' "$logs/$name.log"; then result="FAILED (nothing ran: is there a GPU?)" failed=1; fi
   echo "$name: $result, $((SECONDS - start)) s; $(grep -E '^\[  (PASSED|FAILED)  \] [0-9]|^\[  SKIPPED \] [0-9]' "$logs/$name.log" | tr -s ' \n' ' ')"
 }
 step test_gpu "$here/bin/test_gpu" --gtest_filter="$filter"
