@@ -275,6 +275,8 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
         results.push_back(run(0, kRows, most_rows));
         EXPECT_EQ(differences(results.back(), results[0], width), "") << kNames[forms.up] << kNames[forms.down] << parts << " parts, tiles of " << most_rows;
       }
+      constexpr std::int64_t kFewer = 600;  // other numbers of rows in tiles
+      EXPECT_EQ(differences(run(0, kFewer, 128), std::vector<float>(results[0].begin(), results[0].begin() + kFewer * width), width), "") << kNames[forms.up] << parts << " parts";
       for (std::int64_t row = 0; row < kChecked; ++row) {
         const auto begin = results[0].begin() + row * width;
         EXPECT_EQ(differences(run(row, 1, 128), std::vector<float>(begin, begin + width), width), "") << kNames[forms.up] << kNames[forms.down] << parts << " parts, row " << row << " alone";

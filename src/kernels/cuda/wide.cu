@@ -21,6 +21,14 @@ void make_image(const Work& work, std::int64_t most_tiles, std::uint8_t* image, 
   sm90::image_of<kForm, kRows, kParts><<<static_cast<unsigned>(most_tiles * kRows), 128, 0, stream>>>(work, image, static_cast<int>(chunks_of(work.cols)));
   check(cudaGetLastError(), kName);
 }
+/// `places`: memory for a number a pair, needed until the images are made.
+template <Form kForm, int kRows, int kParts>
+void make_images(const Work& work, std::int64_t most_tiles, std::uint8_t* image, std::int32_t* places, cudaStream_t stream) {
+  sm90::place_pairs<kRows><<<static_cast<unsigned>(most_tiles), kRows, 0, stream>>>(work, places);
+  sm90::images_of_pairs<kForm, kRows, kParts><<<static_cast<unsigned>(work.rows), 128, static_cast<std::size_t>(work.per_row) * sizeof(sm90::ImageTarget), stream>>>(
+      work, places, image, static_cast<int>(chunks_of(work.cols)));
+  check(cudaGetLastError(), kName);
+}
 
 /// Products of works[0].cols columns; blocks of `outputs` outputs each.
 template <Form kForm, int kRows, int kMatrices, int kParts>
@@ -85,7 +93,7 @@ void dense(std::span<const Work> works, Form form, int parts, std::uint8_t* imag
 void experts(const Work& up, const Work& down, Form form, int parts, std::int64_t most_tiles, std::uint8_t* image, std::uint8_t* hidden, cudaStream_t stream) {
   constexpr int kAll = 1 << 20;  // all outputs of a tile of rows, then the next tile
   with_form(form, parts, [&](auto f, auto p) {
-    make_image<f.value, kExpertRows, p.value>(up, most_tiles, image, stream);
+    make_images<f.value, kExpertRows, p.value>(up, most_tiles, image, reinterpret_cast<std::int32_t*>(hidden), stream);
     launch<f.value, kExpertRows, 2, p.value>({&up, 1}, sm90::kWideWeights / 2, most_tiles, kAll, image, hidden, stream);
     launch<f.value, kExpertRows, 1, p.value>({&down, 1}, sm90::kWideWeights, most_tiles, kAll, hidden, nullptr, stream);
   });

@@ -19,8 +19,8 @@ using plain::image_bytes;
 
 /// Dense products that read the same x [rows, cols], one launch, image_bytes() of memory for it.
 void dense(std::span<const tiles::Work> works, tiles::Form form, int parts, std::uint8_t* image, cudaStream_t stream);
-/// Of tiles of kExpertRows pairs sorted by expert, at most `most_tiles`: `up` (two matrices, a whole number of chunks of w2) to `hidden`, an image of
-/// up.outputs numbers; `down` from there to down.y, in the order of the pairs. `image` may lie where down.y does.
+/// Of up.rows rows of x in tiles of kExpertRows pairs sorted by expert, at most `most_tiles`: `up` (two matrices, a whole number of chunks of w2) to
+/// `hidden`, an image of up.outputs numbers; `down` from there to down.y, in the order of the pairs. `image` may lie where down.y does.
 void experts(const tiles::Work& up, const tiles::Work& down, tiles::Form form, int parts, std::int64_t most_tiles, std::uint8_t* image, std::uint8_t* hidden, cudaStream_t stream);
 
 }  // namespace palimpsest::cuda::wide

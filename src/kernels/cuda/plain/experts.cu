@@ -81,7 +81,9 @@ __global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std:
   auto begin = static_cast<std::int32_t>(before & 0xffffffffu), tiles = static_cast<std::int32_t>(before >> 32);
   for (std::int32_t e = first; e < last; ++e) {
     const std::int32_t n = at[e];
-    for (std::int32_t i = 0; i < n; i += tile_rows) p.tiles[tiles++] = {e, begin + i, min(tile_rows, n - i)};
+    // As many tiles as there must be, alike but for multiples of 32 rows (rows_of() in wide_products.cuh).
+    const std::int32_t count = (n + tile_rows - 1) / tile_rows, rows = min(tile_rows, ((n + max(count, 1) - 1) / max(count, 1) + 31) / 32 * 32);
+    for (std::int32_t i = 0; i < n; i += rows) p.tiles[tiles++] = {e, begin + i, min(rows, n - i)};
     at[e] = begin;
     begin += n;
   }
@@ -211,6 +213,7 @@ void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile
   down.y_stride = width;
   down.per_row = 1;
   if (tile_rows == wide::kExpertRows) {
+    up.rows = static_cast<std::int32_t>(a.x.sizes[0]);
     return wide::experts(up, down, form, parts, p.most_wide_tiles, reinterpret_cast<std::uint8_t*>(p.outputs), reinterpret_cast<std::uint8_t*>(p.hidden), stream);
   }
   const bool stream_weights = may_stream && pairs >= kStreamedPairs && tiles::streams(up, down, form, parts);

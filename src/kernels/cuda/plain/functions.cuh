@@ -6,9 +6,16 @@
 
 namespace palimpsest::cuda::plain {
 
+/// e / (1 + e) or 1 / (1 + e), e = exp(-|x|), rounded as a division is, but without its branches: nothing underflows in these steps unless 1 + e is 1.
 __device__ inline float sigmoid(float x) {
-  const float e = expf(-fabsf(x));
-  return x < 0 ? e / (1 + e) : 1 / (1 + e);
+  const float e = expf(-fabsf(x)), over = x < 0 ? e : 1.0f, under = 1 + e;
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(under));
+  r = __fmaf_rn(__fmaf_rn(-under, r, 1.0f), r, r);
+  float q = over * r;
+  q = __fmaf_rn(__fmaf_rn(-under, q, over), r, q);
+  q = __fmaf_rn(__fmaf_rn(-under, q, over), r, q);
+  return e < 0x1p-25f ? over : q;
 }
 
 __device__ inline float apply(Unary function, float x) {

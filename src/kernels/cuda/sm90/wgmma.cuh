@@ -62,7 +62,9 @@ __device__ void wgmma_along(float* d, const std::uint32_t* a, std::uint32_t b, i
                  : __VA_ARGS__ \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate)); \
   }
+PALIMPSEST_WGMMA(32, PALIMPSEST_R16, 16, 17, 18, 19, 20, 21, PALIMPSEST_D16(0))
 PALIMPSEST_WGMMA(64, PALIMPSEST_R32, 32, 33, 34, 35, 36, 37, PALIMPSEST_D32(0))
+PALIMPSEST_WGMMA(96, PALIMPSEST_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47", 48, 49, 50, 51, 52, 53, PALIMPSEST_D32(0), PALIMPSEST_D16(32))
 PALIMPSEST_WGMMA(128, PALIMPSEST_R64, 64, 65, 66, 67, 68, 69, PALIMPSEST_D32(0), PALIMPSEST_D32(32))
 PALIMPSEST_WGMMA(192, PALIMPSEST_R96, 96, 97, 98, 99, 100, 101, PALIMPSEST_D32(0), PALIMPSEST_D32(32), PALIMPSEST_D32(64))
 #undef PALIMPSEST_WGMMA
