@@ -49,4 +49,9 @@ inline PromptCount count_prompts(const PromptRule& rule, const RaggedRows& batch
   return count;
 }
 
+/// What page memories read of rows of prompts: PageMemoryArgs' inputs rounded to BF16. Other rows hold anything; absent: nothing is there.
+struct PromptInputs {
+  Tensor q, k, v, g, beta;
+};
+
 }  // namespace palimpsest

@@ -1,6 +1,8 @@
 #include "kernels/cuda/delta_kernels.h"
+#include "kernels/cuda/prompt_kernels.h"
 #include "ops/front_door.h"
 #include "ops/ops.h"
+#include "ops/page_memory.h"
 #include "ops/ragged.h"
 #include "ops/tensor_checks.h"
 
@@ -16,13 +18,16 @@ Tensor convolved(ExecContext& ctx, const DeltaPrepareArgs& a, const Tensor& x, c
 
 }  // namespace
 
-void delta_prepare(ExecContext& ctx, const DeltaPrepareArgs& a) {
+void delta_prepare(ExecContext& ctx, const DeltaPrepareArgs& a) { delta_prepare(ctx, a, {}, {}); }
+
+void delta_prepare(ExecContext& ctx, const DeltaPrepareArgs& a, const Tensor& past, const PromptInputs& prompts) {
   PALIMPSEST_CHECK(is_f32(a.q, 3) && same_f32(a.q, a.k) && is_f32(a.v, 3) && a.v.size(1) % a.q.size(1) == 0, "q and k are F32 [R, H, K], v F32 [R, HV, V]");
   PALIMPSEST_CHECK(is_f32_rows(a.q_in) && is_f32_rows(a.k_in) && is_f32_rows(a.v_in) && is_f32(a.gate.g, 3) && is_f32(a.beta, 2), "projections are F32 rows");
   PALIMPSEST_CHECK(is_ragged(a.rows), "one slot per sequence");
   if (ctx.on_device() && a.q.size(2) <= 256) {
     const Entered op = enter(ctx, Op::kShortConv, [&] { return moves(a.q_in, a.k_in, a.v_in, a.gate.f, a.q, a.k, a.v, a.gate.g); });
     if (!op) return;
+    if (prompts.q.defined()) return cuda::delta_prepare(a, past, prompts, ctx.device.stream());
     const Tensor& cu_seqlens = a.rows.cu_seqlens;
     const bool each = one_row_each({cu_seqlens.on_host<std::int64_t>(), static_cast<std::size_t>(cu_seqlens.size(0))});
     return cuda::delta_prepare(a, each, ctx.device.stream());

@@ -79,21 +79,25 @@ bool takes_prompts(const ExecContext& ctx, const PageMemoryArgs& a) {
          a.q.size(0) >= kPromptGrid;
 }
 
+/// Room for all rows of the inputs in BF16.
+PromptInputs rounded(Arena& arena, const PageMemoryArgs& a) {
+  const auto room = [&](const Tensor& t) {
+    Tensor r = t;
+    if (!t.defined()) return r;
+    r.data = arena.allocate(DType::kBF16, {t.numel()}).data;
+    r.dtype = DType::kBF16;
+    return r;
+  };
+  return {.q = room(a.q), .k = room(a.k), .v = room(a.v), .g = room(a.g), .beta = room(a.beta)};
+}
+
 /// What the rows of prompts need beside the arguments.
 struct PromptRoom {
-  Tensor q, k, v, g, beta;  ///< BF16, of all rows
+  PromptInputs in;
   cuda::PromptSplit split;
   Tensor workspace;
 
-  PromptRoom(Arena& arena, const PageMemoryArgs& a) : split(arena, a.rows.slots.size(0)) {
-    const auto rounded = [&](const Tensor& t) {
-      Tensor r = t;
-      if (!t.defined()) return r;
-      r.data = arena.allocate(DType::kBF16, {t.numel()}).data;
-      r.dtype = DType::kBF16;
-      return r;
-    };
-    q = rounded(a.q), k = rounded(a.k), v = rounded(a.v), g = rounded(a.g), beta = rounded(a.beta);
+  PromptRoom(Arena& arena, const PageMemoryArgs& a, const PromptInputs& prompts) : in(prompts.q.defined() ? prompts : rounded(arena, a)), split(arena, a.rows.slots.size(0)) {
     constexpr std::int64_t kAlignment = 128;
     const std::int64_t bytes = cuda::page_prompt_bytes(a.q.size(0), 2 * a.rows.slots.size(0), a.v.size(1),
                                                        a.decay == PageDecay::kChannel ? cuda::kChannelChunkBytes : cuda::kHeadChunkBytes);
@@ -104,24 +108,25 @@ struct PromptRoom {
 };
 
 /// Rows before the last multiple of 64 in chunks, then the others token by token (prompt_rows.h).
-void chunks_and_steps(ExecContext& ctx, const PageMemoryArgs& a, const PromptCount& count) {
+void chunks_and_steps(ExecContext& ctx, const PageMemoryArgs& a, const PromptInputs& prompts, const PromptCount& count) {
   const ArenaScope scope(ctx.workspace);
-  const PromptRoom room(ctx.workspace, a);
+  const PromptRoom room(ctx.workspace, a, prompts);
+  const PromptInputs& in = room.in;
   void* const stream = ctx.device.stream();
   cuda::split_prompts(a.rows, a.past, {}, room.split, stream);
-  std::vector<cuda::Rounding> roundings = {{a.q, room.q}, {a.k, room.k}, {a.v, room.v}};
-  if (a.g.defined()) roundings.push_back({a.g, room.g});
-  if (a.beta.defined()) roundings.push_back({a.beta, room.beta});
-  cuda::round_to_bf16(roundings, stream);
-  cuda::delta_prefill({.in = inputs(a, room.q, room.k, room.v, room.g, room.beta), .pages = a.pages, .cu_seqlens = room.split.cu_seqlens, .slots = room.split.prompts,
+  std::vector<cuda::Rounding> roundings = {{a.q, in.q}, {a.k, in.k}, {a.v, in.v}};
+  if (a.g.defined()) roundings.push_back({a.g, in.g});
+  if (a.beta.defined()) roundings.push_back({a.beta, in.beta});
+  if (!prompts.q.defined()) cuda::round_to_bf16(roundings, stream);
+  cuda::delta_prefill({.in = inputs(a, in.q, in.k, in.v, in.g, in.beta), .pages = a.pages, .cu_seqlens = room.split.cu_seqlens, .slots = room.split.prompts,
                        .past = room.split.past, .snapshots = {}, .snapshot_slots = {}, .o = a.o, .workspace = room.workspace, .in_turn = true},
                       stream);
   if (count.most_others > 0) step(ctx, a, room.split.cu_seqlens, room.split.others, count.most_others);
 }
 
-void on_device(ExecContext& ctx, const PageMemoryArgs& a) {
+void on_device(ExecContext& ctx, const PageMemoryArgs& a, const PromptInputs& prompts) {
   const PromptCount count = count_prompts(takes_prompts(ctx, a) ? PromptRule{} : PromptRule::nothing(), a.rows, a.past);
-  if (count.sequences > 0) chunks_and_steps(ctx, a, count);
+  if (count.sequences > 0) chunks_and_steps(ctx, a, prompts, count);
   else step(ctx, a, a.rows.cu_seqlens, a.rows.slots, std::max<std::int64_t>(count.most_others, 1));
 }
 
@@ -131,7 +136,12 @@ void page_memory(ExecContext& ctx, const PageMemoryArgs& args) {
   page_memory(ctx, args, {});
 }
 
-void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& written) {
+PromptInputs prompt_inputs(ExecContext& ctx, const PageMemoryArgs& args) {
+  if (!takes_prompts(ctx, args) || (!ctx.planning() && count_prompts({}, args.rows, args.past).sequences == 0)) return {};
+  return rounded(ctx.workspace, args);
+}
+
+void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& written, const PromptInputs& prompts) {
   check_inputs(args);
   PALIMPSEST_CHECK(!written.defined() || same_f32(args.v, written), "written is F32 [T, HV, V]");
   PALIMPSEST_CHECK(is_ragged(args.rows), "one slot per sequence");
@@ -148,11 +158,11 @@ void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& wri
   PALIMPSEST_CHECK(!written.defined() || !ctx.on_device(), "what is written can be seen on the host only");
   if (ctx.planning() && takes_prompts(ctx, args)) {
     const ArenaScope scope(ctx.workspace);
-    const PromptRoom room(ctx.workspace, args);
+    const PromptRoom room(ctx.workspace, args, prompts);
   }
   if (const Entered op = enter(ctx, Op::kPageMemory, [&] { return work_of(args); })) {
     if (written.defined()) cpu::page_memory(ctx, args, written);
-    else if (ctx.on_device() && is_stepped(args)) on_device(ctx, args);
+    else if (ctx.on_device() && is_stepped(args)) on_device(ctx, args, prompts);
     else compute(ctx, args, cpu::page_memory, cuda::plain::page_memory);
   }
 }

@@ -4,7 +4,9 @@
 
 #include "gpu/device_test.h"
 #include "kernels/cuda/cuda_device.h"
+#include "base/number_formats.h"
 #include "kernels/cuda/delta_kernels.h"
+#include "kernels/cuda/prompt_kernels.h"
 #include "support/numeric.h"
 
 namespace palimpsest::test {
@@ -40,8 +42,8 @@ class DeltaPrepare : public DeviceTest {
     conv_q = random_normal(keys * s.taps, 8), conv_k = random_normal(keys * s.taps, 9), conv_v = random_normal(all_values * s.taps, 10);
   }
 
-  /// Rows from `first` on of sequences of such lengths in slots from `slot` on.
-  Outputs run(const Shape& s, std::int64_t first, const std::vector<std::int64_t>& lengths, const Tensor (&tails)[3], std::int32_t slot = 1) {
+  /// Rows from `first` on of sequences of such lengths in slots from `slot` on. `past`: rows of prompts in BF16, widened here.
+  Outputs run(const Shape& s, std::int64_t first, const std::vector<std::int64_t>& lengths, const Tensor (&tails)[3], std::int32_t slot = 1, std::vector<std::int64_t> past = {}) {
     std::vector<std::int64_t> cu = {0};
     std::vector<std::int32_t> slots;
     for (const std::int64_t length : lengths) cu.push_back(cu.back() + length), slots.push_back(slot++);
@@ -61,14 +63,32 @@ class DeltaPrepare : public DeviceTest {
               .dt_bias = to_device(Tensor::contiguous(dt_bias.data(), DType::kF32, {gates})), .kind = DecayGateKind::kBounded, .lower_bound = -5, .g = result(s.value_heads, s.width)};
     a.beta = rows(b, s.value_heads);
     a.q = result(s.heads, s.width), a.k = result(s.heads, s.width), a.v = result(s.value_heads, s.values);
-    cuda::delta_prepare(a, count == sequences, cuda::cuda_device().stream());
+    std::vector<std::uint16_t> short_empty(empty.size(), 0x7fc0);
+    const auto rounded = [&](const Tensor& t) { return to_device(Tensor::contiguous(short_empty.data(), DType::kBF16, {t.numel()})); };
+    PromptInputs prompts;
+    if (past.empty()) {
+      cuda::delta_prepare(a, count == sequences, cuda::cuda_device().stream());
+    } else {
+      prompts = {.q = rounded(a.q), .k = rounded(a.k), .v = rounded(a.v), .g = rounded(a.gate.g), .beta = rounded(a.beta)};
+      cuda::delta_prepare(a, to_device(Tensor::contiguous(past.data(), DType::kI64, {sequences})), prompts, cuda::cuda_device().stream());
+    }
     cuda::cuda_device().wait();
+    const auto overlay = [&](std::vector<float>& to, const Tensor& bf16) {
+      std::vector<std::uint16_t> numbers(to.size());
+      from_device(bf16, numbers.data());
+      const std::size_t width = to.size() / static_cast<std::size_t>(count);
+      for (std::size_t n = 0; n < past.size(); ++n) {
+        const auto begin = static_cast<std::size_t>(cu[n]), rows_of_prompt = static_cast<std::size_t>(PromptRule{}(past[n], cu[n + 1] - cu[n]));
+        for (std::size_t i = begin * width; i < (begin + rows_of_prompt) * width; ++i) to[i] = bf16_to_float(numbers[i]);
+      }
+    };
     Outputs out;
     const auto fetch = [&](const Tensor& t, std::vector<float>& to) {
       to.resize(static_cast<std::size_t>(t.numel()));
       from_device(t, to.data());
     };
     fetch(a.q, out.q), fetch(a.k, out.k), fetch(a.v, out.v), fetch(a.gate.g, out.g), fetch(a.beta, out.beta);
+    if (!past.empty()) overlay(out.q, prompts.q), overlay(out.k, prompts.k), overlay(out.v, prompts.v), overlay(out.g, prompts.g), overlay(out.beta, prompts.beta);
     return out;
   }
 };
@@ -149,6 +169,32 @@ TEST_F(DeltaPrepare, ManyRowsHaveTheBitsOfEachSequenceAlone) {
     from_device(together_tails[i], a.data());
     from_device(alone_tails[i], c.data());
     EXPECT_TRUE(bit_equal(a, c)) << "tail " << i;
+  }
+}
+
+// Rows of prompts in BF16, others in F32: in runs of rows, and of shapes that are rounded afterwards.
+TEST_F(DeltaPrepare, RowsOfPromptsAreRounded) {
+  for (const Shape& s : {Shape{32, 128, 32, 128, 4}, {2, 64, 4, 64, 4}}) {
+    const std::vector<std::int64_t> lengths = {70, 1, 190}, past = {0, 5, 30};
+    const std::int64_t channels = s.value_heads * s.width;
+    make_inputs(s, 261);
+    std::vector<float> zeros(static_cast<std::size_t>(kSlots * (s.taps - 1) * channels));
+    const auto tails = [&](std::int64_t heads) { return to_device(Tensor::contiguous(zeros.data(), DType::kF32, {kSlots, s.taps - 1, heads * s.width})); };
+    const Tensor first[3] = {tails(s.heads), tails(s.heads), tails(s.value_heads)}, second[3] = {tails(s.heads), tails(s.heads), tails(s.value_heads)};
+    Outputs want = run(s, 0, lengths, first);
+    const Outputs got = run(s, 0, lengths, second, 1, past);
+    const auto same = [&](std::vector<float>& x, const std::vector<float>& y) {
+      const std::size_t width = x.size() / 261;
+      std::size_t begin = 0;
+      for (std::size_t n = 0; n < lengths.size(); begin += static_cast<std::size_t>(lengths[n++]) * width) {
+        const auto rows = static_cast<std::size_t>(PromptRule{}(past[n], lengths[n]));
+        for (std::size_t i = begin; i < begin + rows * width; ++i) x[i] = bf16_to_float(float_to_bf16(x[i]));
+      }
+      return bit_equal(x, y);
+    };
+    EXPECT_TRUE(same(want.q, got.q) && same(want.k, got.k) && same(want.v, got.v)) << s.width;
+    EXPECT_TRUE(same(want.g, got.g) && same(want.beta, got.beta)) << s.width;
+    memory_.clear();
   }
 }
 

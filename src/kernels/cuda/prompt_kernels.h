@@ -2,6 +2,7 @@
 
 #include <span>
 
+#include "kernels/delta_args.h"
 #include "kernels/op_args.h"
 #include "kernels/prompt_rows.h"
 #include "tensor/arena.h"
@@ -22,6 +23,10 @@ struct PromptSplit {
   Tensor others;      ///< the same the other way round
 };
 void split_prompts(const RaggedRows& rows, const Tensor& past, const PromptRule& rule, const PromptSplit& split, void* stream);
+
+/// delta_prepare() of delta_kernels.h where some sequences, which held `past` I64 [N] tokens before, have rows of prompts by PromptRule{}: of those
+/// `prompts` is written, and what args name may hold anything.
+void delta_prepare(const DeltaPrepareArgs& args, const Tensor& past, const PromptInputs& prompts, void* stream);
 
 /// to = from rounded to BF16, both contiguous.
 struct Rounding {

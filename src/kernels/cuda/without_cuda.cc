@@ -37,6 +37,7 @@ void DeviceMemory::copy_from_host(const void*, std::int64_t) { unsupported(); }
 void DeviceMemory::copy_to_host(void*, std::int64_t) const { unsupported(); }
 
 void delta_prepare(const DeltaPrepareArgs&, bool, void*) { unsupported(); }
+void delta_prepare(const DeltaPrepareArgs&, const Tensor&, const PromptInputs&, void*) { unsupported(); }
 bool takes_kda_step(const KdaStepArgs&) { return false; }
 void kda_step(const KdaStepArgs&, void*) { unsupported(); }
 void delta_step(const DeltaStepArgs&, std::int64_t, void*) { unsupported(); }

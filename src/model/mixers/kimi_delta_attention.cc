@@ -2,6 +2,7 @@
 
 #include "model/mixers/page_inputs.h"
 #include "model/project.h"
+#include "ops/page_memory.h"
 
 namespace palimpsest {
 namespace {
@@ -42,8 +43,10 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
   if (w.g_b_bias.defined()) ops::add_bias(ctx, {.bias = w.g_b_bias, .y = gate});
   if (mix.states.page_rounding() > 0 || !ops::kda_step(ctx, {.in = in, .pages = mix.states.pages(layer), .norm = norm})) {
     in.q = ctx.workspace.allocate(DType::kF32, {T, H, K}), in.k = ctx.workspace.allocate(DType::kF32, {T, H, K}), in.v = ctx.workspace.allocate(DType::kF32, {T, HV, V});
-    ops::delta_prepare(ctx, in);
-    edit_pages(mix, layer, {.q = in.q, .k = in.k, .v = in.v, .g = g, .beta = beta, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta});
+    const PageMemoryArgs memory = {.q = in.q, .k = in.k, .v = in.v, .g = g, .beta = beta, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta};
+    const PromptInputs prompts = ops::prompt_inputs(ctx, with_pages(mix, layer, memory));
+    ops::delta_prepare(ctx, in, mix.past, prompts);
+    edit_pages(mix, layer, memory, prompts);
     ops::gated_rms_norm(ctx, norm);
   }
   ops::matmul(ctx, {.x = o.reshape({T, HV * V}), .w = w.o_proj, .y = y});

@@ -64,13 +64,18 @@ Tensor write_strength(ExecContext& ctx, const Matrix& b_proj, double scale, cons
   return beta;
 }
 
-void edit_pages(MixerContext& mix, std::int64_t layer, PageMemoryArgs args) {
+PageMemoryArgs with_pages(const MixerContext& mix, std::int64_t layer, PageMemoryArgs args) {
   args.pages = mix.states.pages(layer);
   args.rows = mix.rows;
   args.past = mix.past;
   args.round_every = mix.states.page_rounding();
+  return args;
+}
+
+void edit_pages(MixerContext& mix, std::int64_t layer, PageMemoryArgs args, const PromptInputs& prompts) {
+  args = with_pages(mix, layer, args);
   const Tensor written = mix.observer ? mix.observer->before_pages(layer, args) : Tensor{};
-  ops::page_memory(mix.exec, args, written);
+  ops::page_memory(mix.exec, args, written, prompts);
   if (mix.observer) mix.observer->after_pages(layer, args, written);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/prompt_rows.h"
 #include "model/mixers/mixers.h"
 
 namespace palimpsest {
@@ -20,8 +21,10 @@ PageInputs page_inputs(MixerContext& mix, const PageMixerConfig& config, const P
 /// beta = scale * sigmoid(b_proj x) [T, value heads], scale 1 or 2. Absent, which stands for 1, without b_proj.
 Tensor write_strength(ExecContext& ctx, const Matrix& b_proj, double scale, const Tensor& x);
 
-/// ops::page_memory on the layer's pages, for whoever watches to see: `args` without pages, rows, past and round_every.
-void edit_pages(MixerContext& mix, std::int64_t layer, PageMemoryArgs args);
+/// `args` with the layer's pages, rows, past and round_every.
+PageMemoryArgs with_pages(const MixerContext& mix, std::int64_t layer, PageMemoryArgs args);
+/// ops::page_memory on the layer's pages, for whoever watches to see: `args` without what with_pages() adds.
+void edit_pages(MixerContext& mix, std::int64_t layer, PageMemoryArgs args, const PromptInputs& prompts = {});
 
 /// y = o_proj norm(o), with norm(o) * silu(g_proj x) where there is an output gate.
 void page_output(ExecContext& ctx, const PageMixerConfig& config, float norm_eps, const PageMixerWeights& w, const Tensor& x, const Tensor& o,

@@ -3,6 +3,8 @@
 #include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/launch.cuh"
+#include "kernels/cuda/prompt_kernels.h"
+#include "kernels/cuda/sm90/hopper.cuh"
 
 namespace palimpsest::cuda {
 namespace {
@@ -163,20 +165,43 @@ struct Channel {
   }
 };
 
+/// warp_sum() of each of eight numbers: x[i], in lanes 4 i to 4 i + 3.
+__device__ float warp_sums(const float (&x)[2 * kGroup]) {
+  static_assert(kGroup == 4);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float half[4], quarter[2];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) half[i] = (lane & 16 ? x[i + 4] : x[i]) + __shfl_xor_sync(~0u, lane & 16 ? x[i] : x[i + 4], 16);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) quarter[i] = (lane & 8 ? half[i + 2] : half[i]) + __shfl_xor_sync(~0u, lane & 8 ? half[i] : half[i + 2], 8);
+  float sum = (lane & 4 ? quarter[1] : quarter[0]) + __shfl_xor_sync(~0u, lane & 4 ? quarter[0] : quarter[1], 4);
+  sum += __shfl_xor_sync(~0u, sum, 2);
+  return sum + __shfl_xor_sync(~0u, sum, 1);
+}
+
 /// prepare() for heads of 128 channels with four taps, as many of values as of keys, in the same order: a thread a channel, a block kRun rows.
-__global__ void __launch_bounds__(kThreads) prepare_run(DeltaPrepareArgs a) {
-  __shared__ float2 parts[2][kGroup][kThreads / 32];
+/// kPrompts: with rows of prompts, `past` as in prompt_kernels.h.
+template <bool kPrompts>
+__global__ void __launch_bounds__(kThreads) prepare_run(DeltaPrepareArgs a, Tensor past, PromptInputs prompts) {
+  __shared__ float4 parts[2][2 * kGroup];  // of each sum what four warps have
   const std::int64_t first = blockIdx.x * static_cast<std::int64_t>(kRun), h = blockIdx.y, heads = a.q.sizes[1], rows = a.q.sizes[0], thread = threadIdx.x, c = h * kThreads + thread;
   const auto* cu = as<const std::int64_t>(a.rows.cu_seqlens);
   std::int64_t n = sequence_of(cu, a.rows.slots.sizes[0], first);
   Span s{cu[n], cu[n + 1], as<const std::int32_t>(a.rows.slots)[n]};
+  const auto prompt_end = [&] { return kPrompts ? s.begin + PromptRule{}(as<const std::int64_t>(past)[n], s.end - s.begin) : 0; };
+  std::int64_t end = prompt_end();
+  const auto put = [](bool rounded, const Tensor& f32, const Tensor& bf16, std::int64_t at, float x) {
+    if (rounded) as<std::uint16_t>(bf16)[at] = static_cast<std::uint16_t>(sm90::pack_bf16(x, 0));
+    else as<float>(f32)[at] = x;
+  };
   Channel q(a.q_in, a.conv_q, a.tails_q, c), k(a.k_in, a.conv_k, a.tails_k, c), v(a.v_in, a.conv_v, a.tails_v, c);
   const float bias = as<const float>(a.gate.dt_bias)[c], rate = expf(as<const float>(a.gate.a_log)[h]);
   q.begin(s, first), k.begin(s, first), v.begin(s, first);
   const std::int64_t last = min(first + kRun, rows);
   for (std::int64_t t = first; t < last; t += kGroup) {
     const int there = static_cast<int>(min(static_cast<std::int64_t>(kGroup), last - t)), half = static_cast<int>(t / kGroup % 2);
-    float f[kGroup], queries[kGroup], keys[kGroup];
+    float f[kGroup], queries[kGroup], keys[kGroup], squares[2 * kGroup];
+    bool rounded[kGroup];
     q.fetch(t, there), k.fetch(t, there), v.fetch(t, there);
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) f[i] = i < there ? as<const float>(a.gate.f)[(t + i) * heads * kThreads + c] : 0.0f;
@@ -187,27 +212,32 @@ __global__ void __launch_bounds__(kThreads) prepare_run(DeltaPrepareArgs a) {
       if (i < there && t + i == s.end) {
         while (t + i == cu[n + 1]) ++n;
         s = {cu[n], cu[n + 1], as<const std::int32_t>(a.rows.slots)[n]};
+        end = prompt_end();
         q.begin(s, t + i), k.begin(s, t + i), v.begin(s, t + i);
       }
       queries[i] = q.step(i), keys[i] = k.step(i);
       const float value = v.step(i);
+      rounded[i] = t + i < end;
       if (i < there) {
-        as<float>(a.v)[(t + i) * heads * kThreads + c] = value;
-        as<float>(a.gate.g)[(t + i) * heads * kThreads + c] = log_decay(a.gate, rate, f[i] + bias);
+        put(rounded[i], a.v, prompts.v, (t + i) * heads * kThreads + c, value);
+        put(rounded[i], a.gate.g, prompts.g, (t + i) * heads * kThreads + c, log_decay(a.gate, rate, f[i] + bias));
       }
-      const float2 part = {warp_sum(queries[i] * queries[i]), warp_sum(keys[i] * keys[i])};
-      if (thread % 32 == 0) parts[half][i][thread / 32] = part;
+      squares[2 * i] = queries[i] * queries[i], squares[2 * i + 1] = keys[i] * keys[i];
     }
+    const float sums = warp_sums(squares);
+    if (thread % 4 == 0) reinterpret_cast<float*>(&parts[half][thread % 32 / 4])[thread / 32] = sums;
     __syncthreads();
+    const float4 four = parts[half][thread % (2 * kGroup)];  // a lane divides for all
+    const float factor = (thread % 2 == 0 ? a.q_scale : 1.0f) / sqrtf(four.x + four.y + four.z + four.w + a.l2_eps);
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
-      float2 squares = parts[half][i][0];
-      for (int w = 1; w < kThreads / 32; ++w) squares.x += parts[half][i][w].x, squares.y += parts[half][i][w].y;
+      const float of_q = __shfl_sync(~0u, factor, 2 * i), of_k = __shfl_sync(~0u, factor, 2 * i + 1);
       if (i >= there) continue;
-      as<float>(a.q)[(t + i) * heads * kThreads + c] = queries[i] * (a.q_scale / sqrtf(squares.x + a.l2_eps));
-      as<float>(a.k)[(t + i) * heads * kThreads + c] = keys[i] * (1.0f / sqrtf(squares.y + a.l2_eps));
+      put(rounded[i], a.q, prompts.q, (t + i) * heads * kThreads + c, queries[i] * of_q);
+      put(rounded[i], a.k, prompts.k, (t + i) * heads * kThreads + c, keys[i] * of_k);
     }
-    if (thread < there) as<float>(a.beta)[(t + thread) * heads + h] = a.beta_scale * sigmoid(beta);
+    const bool own = thread == 0 ? rounded[0] : thread == 1 ? rounded[1] : thread == 2 ? rounded[2] : rounded[3];
+    if (thread < there) put(own, a.beta, prompts.beta, (t + thread) * heads + h, a.beta_scale * sigmoid(beta));
   }
 }
 
@@ -232,19 +262,33 @@ struct MoveTail {
   }
 };
 
-}  // namespace
-
-void delta_prepare(const DeltaPrepareArgs& a, bool one_row_each, void* stream) {
-  if (a.q.sizes[0] == 0) return;
-  const auto heads = static_cast<unsigned>(a.v.sizes[1]);  // a multiple of those of q
-  if (!one_row_each && in_runs(a)) prepare_run<<<dim3(divide_up(a.q.sizes[0], kRun), heads), kThreads, 0, stream_of(stream)>>>(a);
-  else prepare<<<dim3(static_cast<unsigned>(a.q.sizes[0]), heads), kThreads, 0, stream_of(stream)>>>(a, one_row_each);
-  check(cudaGetLastError(), "delta_prepare");
-  if (one_row_each || !a.conv_q.defined()) return;
+void move_tails(const DeltaPrepareArgs& a, void* stream) {
   const std::int64_t sequences = a.rows.slots.sizes[0];
   for_each(sequences * a.q_in.sizes[1], MoveTail{a.q_in, a.tails_q, a.rows}, stream, "delta_prepare");
   for_each(sequences * a.k_in.sizes[1], MoveTail{a.k_in, a.tails_k, a.rows}, stream, "delta_prepare");
   for_each(sequences * a.v_in.sizes[1], MoveTail{a.v_in, a.tails_v, a.rows}, stream, "delta_prepare");
+}
+
+}  // namespace
+
+void delta_prepare(const DeltaPrepareArgs& a, const Tensor& past, const PromptInputs& prompts, void* stream) {
+  if (a.q.sizes[0] > 0 && in_runs(a)) {
+    prepare_run<true><<<dim3(divide_up(a.q.sizes[0], kRun), static_cast<unsigned>(a.v.sizes[1])), kThreads, 0, stream_of(stream)>>>(a, past, prompts);
+    check(cudaGetLastError(), "delta_prepare");
+    return move_tails(a, stream);
+  }
+  delta_prepare(a, false, stream);
+  const Rounding roundings[] = {{a.q, prompts.q}, {a.k, prompts.k}, {a.v, prompts.v}, {a.gate.g, prompts.g}, {a.beta, prompts.beta}};
+  round_to_bf16(roundings, stream);
+}
+
+void delta_prepare(const DeltaPrepareArgs& a, bool one_row_each, void* stream) {
+  if (a.q.sizes[0] == 0) return;
+  const auto heads = static_cast<unsigned>(a.v.sizes[1]);  // a multiple of those of q
+  if (!one_row_each && in_runs(a)) prepare_run<false><<<dim3(divide_up(a.q.sizes[0], kRun), heads), kThreads, 0, stream_of(stream)>>>(a, {}, {});
+  else prepare<<<dim3(static_cast<unsigned>(a.q.sizes[0]), heads), kThreads, 0, stream_of(stream)>>>(a, one_row_each);
+  check(cudaGetLastError(), "delta_prepare");
+  if (!one_row_each && a.conv_q.defined()) move_tails(a, stream);
 }
 
 }  // namespace palimpsest::cuda
