@@ -69,37 +69,42 @@ void report_pair(const std::string& name, double before, double now, double flop
   report.add(result);
 }
 
+/// Several such sets of weights in turn, so that L2 holds none.
 void dense_case(const char* what, Kind kind, int parts, std::int64_t rows, std::int64_t k, const std::vector<std::int64_t>& outputs, Report& report) {
   const std::string name = std::string("products ") + what + kNames[kind] + (parts == 2 ? " q16" : " q8") + " T=" + std::to_string(rows);
   if (!wanted(name)) return;
   const DeviceTensor x(DType::kF32, {rows, k}, Fill::kNormal, 0, 1, 1);
   std::vector<Weights> weights;
   std::vector<DeviceTensor> y, want;
-  std::vector<MatmulArgs> products, old;
   double flops = 0, bytes = static_cast<double>(x.get().bytes());
   for (const std::int64_t n : outputs) {
-    weights.emplace_back(kind, n, k, static_cast<std::uint64_t>(3 + products.size()));
+    weights.emplace_back(kind, n, k, static_cast<std::uint64_t>(3 + weights.size()));
     y.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{rows, n});
     want.emplace_back(DType::kF32, std::initializer_list<std::int64_t>{rows, n});
-    products.push_back({x, weights.back().matrix, y.back()});
-    old.push_back({x, weights.back().matrix, want.back()});
     flops += 2.0 * static_cast<double>(rows * n * k);
     bytes += static_cast<double>(weights.back().matrix.bytes() + rows * n * 4);
   }
-  const std::int64_t workspace = cuda::tile_workspace_bytes(products, parts);
+  const int rotations = static_cast<int>(std::clamp(3e8 / bytes, 1.0, 16.0));
+  while (weights.size() < outputs.size() * static_cast<std::size_t>(rotations)) weights.emplace_back(kind, outputs[weights.size() % outputs.size()], k, static_cast<std::uint64_t>(3 + weights.size()));
+  const auto products = [&](int turn, const std::vector<DeviceTensor>& to) {
+    std::vector<MatmulArgs> all;
+    for (std::size_t i = 0; i < to.size(); ++i) all.push_back({x, weights[static_cast<std::size_t>(turn) * to.size() + i].matrix, to[i]});
+    return all;
+  };
+  const std::int64_t workspace = cuda::tile_workspace_bytes(products(0, y), parts);
   const DeviceTensor memory(DType::kU8, {std::max<std::int64_t>(workspace, 1)});
   void* const there = workspace > 0 ? memory.get().data : nullptr;
-  cuda::tile_matmul(old, parts, nullptr, nullptr);
-  cuda::tile_matmul(products, parts, there, nullptr);
+  const auto run_old = [&](int turn, cudaStream_t stream) { cuda::tile_matmul(products(turn, want), parts, nullptr, stream); };
+  const auto run = [&](int turn, cudaStream_t stream) { cuda::tile_matmul(products(turn, y), parts, there, stream); };
+  run_old(0, nullptr);
+  run(0, nullptr);
   Difference difference;
   for (std::size_t i = 0; i < y.size(); ++i) {
     const Difference one = compare(y[i], want[i]);
     difference.rms = std::max(difference.rms, one.rms);
     difference.finite = difference.finite && one.finite;
   }
-  const int rotations = 4;
-  const double before = time_graph(rotations, [&](int, cudaStream_t stream) { cuda::tile_matmul(old, parts, nullptr, stream); });
-  const double now = time_graph(rotations, [&](int, cudaStream_t stream) { cuda::tile_matmul(products, parts, there, stream); });
+  const double before = time_graph(rotations, run_old), now = time_graph(rotations, run);
   report_pair(name, before, now, flops, bytes, difference, report);
 }
 
@@ -183,6 +188,15 @@ void product_cases(Report& report) {
     dense_case("KDA gates", kBF16, parts, 1, 128, {4096, 4096}, report);
     dense_case("router and shared up", kBF16, parts, 1, 2304, {256, 1024, 1024}, report);
     dense_case("head", kBF16, parts, 1, 2304, {163840}, report);
+    for (const std::int64_t rows : {64, 12}) {
+      dense_case("KDA in", kBF16, parts, rows, 2304, {4096, 4096, 4096, 128, 128, 32}, report);
+      dense_case("KDA out", kBF16, parts, rows, 4096, {2304}, report);
+      dense_case("KDA gates", kBF16, parts, rows, 128, {4096, 4096}, report);
+      dense_case("MLA q", kBF16, parts, rows, 2304, {6144, 576}, report);
+      dense_case("router and shared up", kBF16, parts, rows, 2304, {256, 1024, 1024}, report);
+      dense_case("shared down", kBF16, parts, rows, 1024, {2304}, report);
+      dense_case("head", kBF16, parts, rows, 2304, {163840}, report);
+    }
     for (const std::int64_t rows : {std::int64_t{8192}, std::int64_t{2048}, std::int64_t{512}}) {
       dense_case("KDA in", kBF16, parts, rows, 2304, {4096, 4096, 4096, 128, 128, 32}, report);
       dense_case("KDA out", kBF16, parts, rows, 4096, {2304}, report);
@@ -199,7 +213,7 @@ void product_cases(Report& report) {
       expert_case(kind, parts, 8192, 64, report);
       expert_case(kind, parts, 2048, 64, report);
       expert_case(kind, parts, 512, 64, report);
-      for (const std::int64_t rows : {std::int64_t{64}, std::int64_t{32}, std::int64_t{16}, std::int64_t{1}}) expert_case(kind, parts, rows, 0, report);
+      for (const std::int64_t rows : {64, 32, 16, 12, 8, 1}) expert_case(kind, parts, rows, 0, report);
     }
     for (const Kind kind : {kF16, kQ8_0, kQ4_K, kQ6_K}) {
       for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{8}, std::int64_t{64}, std::int64_t{512}, std::int64_t{2048}}) {

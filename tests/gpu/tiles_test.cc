@@ -187,14 +187,18 @@ TEST_F(Tiles, ManyRowsOnWarpgroupsHaveTheBitsOfFew) {
     Kind kind;
     std::int64_t n, k;
   };
-  constexpr std::int64_t kRows = 2100;  // eleven tiles, the last with few rows; nine blocks of outputs, of which the last is not full
-  for (const Size& s : {Size{kBF16, 1090, 32}, {kBF16, 1090, 96}, {kBF16, 1090, 2304}, {kMxfp4, 1090, 128}, {kMxfp4, 1090, 1152}, {kMxfp4, 1090, 2304}}) {
+  // Eleven tiles, the last with few rows, and nine blocks of outputs, of which the last is not full; the one tile of a batch of sequences.
+  constexpr std::int64_t kRows = 2100, kOutputs = 1090, kBatchOutputs = 12300;
+  for (const Size& s : {Size{kBF16, kOutputs, 32}, {kBF16, kOutputs, 96}, {kBF16, kOutputs, 2304}, {kMxfp4, kOutputs, 128}, {kMxfp4, kOutputs, 1152}, {kMxfp4, kOutputs, 2304},
+                        {kBF16, kBatchOutputs, 288}, {kMxfp4, kBatchOutputs, 384}}) {
     Weights w(s.kind, s.n, s.k, 5);
     auto numbers = random_normal(kRows * s.k, 6);
-    const Tensor x = Tensor::contiguous(numbers.data(), DType::kF32, {kRows, s.k});
-    for (const int parts : {1, 2}) {
-      EXPECT_EQ(differences(run(x, w.matrix, parts, true), run(x, w.matrix, parts), s.n), "") << kNames[s.kind] << s.k << " columns, " << parts << " parts";
-      memory_.clear();
+    for (const std::int64_t rows : s.n == kOutputs ? std::vector{kRows} : std::vector{std::int64_t{9}, std::int64_t{64}}) {
+      const Tensor x = Tensor::contiguous(numbers.data(), DType::kF32, {rows, s.k});
+      for (const int parts : {1, 2}) {
+        EXPECT_EQ(differences(run(x, w.matrix, parts, true), run(x, w.matrix, parts), s.n), "") << kNames[s.kind] << rows << " rows, " << s.k << " columns, " << parts << " parts";
+        memory_.clear();
+      }
     }
   }
 }

@@ -53,8 +53,8 @@ std::int64_t window_keys(std::int64_t sequences, std::int64_t prompts) { return 
 std::int64_t tile_workspace_bytes(std::span<const MatmulArgs> products, int parts) {
   std::int64_t most = 0;
   for (const MatmulArgs& a : products) {
-    const std::int64_t rows = a.x.size(0), tiles = (rows + plain::kWideDenseRows - 1) / plain::kWideDenseRows;
-    if (rows >= plain::kWideRows) most = std::max(most, plain::image_bytes(tiles, plain::kWideDenseRows, a.x.size(1), parts));
+    const int tile_rows = plain::wide_dense_rows(a.x.size(0));
+    if (tile_rows > 0) most = std::max(most, plain::image_bytes((a.x.size(0) + tile_rows - 1) / tile_rows, tile_rows, a.x.size(1), parts));
   }
   return most;
 }

@@ -23,8 +23,10 @@ namespace palimpsest::cuda::plain {
 
 inline constexpr std::int64_t kExpertEntryBytes = 144;  ///< of one expert in its layer's table
 inline constexpr std::int64_t kExpertTileBytes = 12;
-/// Rows from which dense products are for warpgroups (wide_kernels.h), and of their tiles.
-inline constexpr int kWideRows = 256, kWideDenseRows = 192;
+/// Rows from which dense products are for warpgroups (wide_kernels.h), and of their tiles; and of the one tile of a batch of sequences.
+inline constexpr int kWideRows = 256, kWideDenseRows = 192, kBatchRows = 64;
+/// Rows of a tile of dense products on warpgroups, or 0 where they are not for them: up to eight rows are for warps, a few more than a batch for both.
+constexpr int wide_dense_rows(std::int64_t rows) { return rows >= kWideRows ? kWideDenseRows : rows > 8 && rows <= kBatchRows ? kBatchRows : 0; }
 
 inline constexpr int kExpertTilePairs = 8, kManyExpertRows = 64, kWideExpertRows = 128;  ///< at most in a tile: of few pairs, of many, on warpgroups
 

@@ -85,8 +85,9 @@ struct Unit<Form::kMx> : UnitDefaults {
     std::uint32_t* to = &out.x;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const std::uint32_t rest = i < 2 ? word << (6 - 4 * i) : word >> (4 * i - 6);
-      to[i] = times(((word << (12 - 4 * i)) & 0x80008000u) | (rest & 0x01c001c0u), first);
+      // Two codes, each twice, 6 bits apart: one product instead of two shifts, which would take the unit that masks are waiting for.
+      const std::uint32_t codes = (i < 2 ? word : word >> 8) & (i % 2 == 0 ? 0x000f000fu : 0x00f000f0u);
+      to[i] = times((codes * (i % 2 == 0 ? (1u << 12) + (1u << 6) : (1u << 8) + (1u << 2))) & 0x81c081c0u, first);
     }
     if constexpr (kLarge) {
       const std::uint32_t left = scale == 255 ? 0x7fffu : scale > 128 ? (scale - 1) << 7 : 0x3f80u;  // what is left of the scale

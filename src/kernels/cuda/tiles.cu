@@ -2,6 +2,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/delta_launch.cuh"
 #include "kernels/cuda/sm90/one_row.cuh"
 #include "kernels/cuda/sm90/streamed_products.cuh"
 #include "kernels/cuda/tile_kernels.h"
@@ -116,26 +117,19 @@ void with_any_form(Form form, int parts, F f) {
   with_form<Form::kBF16, Form::kMx, Form::kF16, Form::kQ8_0, Form::kQ4_K, Form::kQ6_K>(form, parts, f);
 }
 
-template <Form kForm, int kMatrices, int kParts, int kTiles>
-void streamed(const Work& work, std::int64_t most_tiles, cudaStream_t stream) {
-  constexpr int kOutputs = 16 * kTiles * sm90::kStreamWarps;
-  const auto kernel = sm90::streamed_products<kForm, kMatrices, kParts, kTiles>;
-  const int bytes = sm90::StreamShape<kForm, kMatrices, kTiles>::bytes(work.cols, kParts);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), kName);
-  kernel<<<dim3(plain::divide_up(work.outputs, kOutputs), static_cast<unsigned>(most_tiles)), 32 * sm90::kStreamWarps, static_cast<std::size_t>(bytes), stream>>>(work);
+template <int kMatrices, int kParts>
+void streamed(const sm90::Stream& job, std::int64_t most_tiles, cudaStream_t stream) {
+  static const std::int64_t most = multiprocessors(kName);
+  const std::int64_t warps = most_tiles * plain::divide_up(job.work.outputs, kMatrices == 2 ? 16 : 32);
+  launch_overlapping(sm90::streamed_products<kMatrices, kParts>, std::min(most, (warps + sm90::kStreamWarps - 1) / sm90::kStreamWarps), 32 * sm90::kStreamWarps, sm90::kStreamBytes, stream, kName, job);
 }
 
 }  // namespace
 
-bool streams(const Work& up, const Work& down, Form form, int parts) {
-  // BF16 needs no decoding, and few() reads it at the rate of memory as it is (docs/experiments.md, Products on the GPU).
-  return form == Form::kMx && sm90::StreamShape<Form::kMx, 2, 1>::bytes(std::max(up.cols, down.cols), parts) <= 232448;
-}
-
-void experts_streamed(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
-  with_form<Form::kMx>(form, parts, [&](auto, auto p) {
-    if (matrices == 2) streamed<Form::kMx, 2, p.value, 1>(work, most_tiles, stream);
-    else streamed<Form::kMx, 1, p.value, 2>(work, most_tiles, stream);
+void experts_streamed(const Work& up, const Work& down, int parts, std::int64_t most_tiles, const std::uint8_t* x, std::uint8_t* hidden, cudaStream_t stream) {
+  with_form<Form::kMx>(Form::kMx, parts, [&](auto, auto p) {
+    streamed<2, p.value>({up, x, hidden}, most_tiles, stream);
+    streamed<1, p.value>({down, hidden, nullptr}, most_tiles, stream);
   });
 }
 
@@ -190,7 +184,7 @@ bool tile_side_by_side(std::span<const MatmulArgs> products) {
 namespace tiles {
 namespace {
 
-/// Where there are blocks enough of the other kind, products of kWideRows are for warpgroups.
+/// Where there are blocks enough of the other kind, products are for warpgroups.
 constexpr std::int64_t kWideBlocks = 96;
 
 Work work_of(const MatmulArgs& a) {
@@ -209,7 +203,8 @@ Work work_of(const MatmulArgs& a) {
 bool for_warpgroups(std::span<const Work> works) {
   std::int64_t blocks = 0;
   for (const Work& work : works) blocks += plain::divide_up(work.outputs, 128);
-  return works[0].rows >= plain::kWideRows && blocks * plain::divide_up(works[0].rows, wide::kDenseRows) >= kWideBlocks &&
+  const int tile_rows = plain::wide_dense_rows(works[0].rows);
+  return tile_rows > 0 && blocks * plain::divide_up(works[0].rows, tile_rows) >= kWideBlocks &&
          std::all_of(works.begin(), works.end(), [](const Work& work) { return wide::takes(work.w); });
 }
 
@@ -227,7 +222,7 @@ void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspac
     else others.insert(others.end(), first, end);
     first = end;
   }
-  if (others.empty()) return;
+  if (others.empty() || (workspace && tiles::dense_batch(others, parts, plain::stream_of(stream)))) return;
   tiles::with_any_form(form, parts, [&](auto f, auto p) { tiles::dense<f.value, p.value>(others, plain::stream_of(stream)); });
 }
 

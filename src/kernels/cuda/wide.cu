@@ -82,11 +82,17 @@ bool takes(const tiles::StoredMatrix& w) {
   return w.form == Form::kBF16 || (w.form == Form::kMx && reinterpret_cast<std::uintptr_t>(w.scales) % 4 == 0 && w.scale_row_bytes % 4 == 0);
 }
 
+template <Form kForm, int kParts, int kRows>
+void dense_tiles(std::span<const Work> works, std::uint8_t* image, cudaStream_t stream) {
+  const std::int64_t row_tiles = (works[0].rows + kRows - 1) / kRows;
+  make_image<kForm, kRows, kParts>(works[0], row_tiles, image, stream);
+  launch<kForm, kRows, 1, kParts>(works, sm90::kWideWeights, row_tiles, kDenseGroup, image, nullptr, stream);
+}
+
 void dense(std::span<const Work> works, Form form, int parts, std::uint8_t* image, cudaStream_t stream) {
-  const std::int64_t row_tiles = (works[0].rows + kDenseRows - 1) / kDenseRows;
   with_form(form, parts, [&](auto f, auto p) {
-    make_image<f.value, kDenseRows, p.value>(works[0], row_tiles, image, stream);
-    launch<f.value, kDenseRows, 1, p.value>(works, sm90::kWideWeights, row_tiles, kDenseGroup, image, nullptr, stream);
+    if (plain::wide_dense_rows(works[0].rows) == plain::kBatchRows) dense_tiles<f.value, p.value, plain::kBatchRows>(works, image, stream);
+    else dense_tiles<f.value, p.value, plain::kWideDenseRows>(works, image, stream);
   });
 }
 

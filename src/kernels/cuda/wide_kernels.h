@@ -10,14 +10,14 @@
 /// Products of many rows on warpgroups (sm90/wide_products.cuh says how), with the bits of tile_kernels.h.
 namespace palimpsest::cuda::wide {
 
-/// Rows of a tile: of dense products, and of experts'.
-constexpr int kDenseRows = plain::kWideDenseRows, kExpertRows = plain::kWideExpertRows;
+/// Rows of a tile of experts.
+constexpr int kExpertRows = plain::kWideExpertRows;
 
 /// Besides what tiles take: scales at multiples of 4 bytes.
 bool takes(const tiles::StoredMatrix& w);
 using plain::image_bytes;
 
-/// Dense products that read the same x [rows, cols], one launch, image_bytes() of memory for it.
+/// Dense products that read the same x [rows, cols], one launch, image_bytes() of memory for it in tiles of wide_dense_rows(rows).
 void dense(std::span<const tiles::Work> works, tiles::Form form, int parts, std::uint8_t* image, cudaStream_t stream);
 /// Of up.rows rows of x in tiles of kExpertRows pairs sorted by expert, at most `most_tiles`: `up` (two matrices, a whole number of chunks of w2) to
 /// `hidden`, an image of up.outputs numbers; `down` from there to down.y, in the order of the pairs. `image` may lie where down.y does.

@@ -9,6 +9,7 @@
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/stored_matrix.cuh"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/sm90/streamed_products.cuh"
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
 #include "kernels/cuda/wide_kernels.h"
@@ -66,9 +67,27 @@ __device__ std::uint64_t sum_before(std::uint64_t x) {
   return upto - x + (warp > 0 ? warps[warp - 1] : 0);
 }
 
-/// One block. Shared memory: [num_experts] counts, then where each expert's pairs go. A thread has `each` experts one after the other.
-__global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std::int32_t count, std::int32_t num_experts, std::int32_t tile_rows, Parts p) {
+/// x to be rounded beside the sorting, for streamed products.
+struct Rounding {
+  const float* x;
+  std::int64_t stride, eights, all;  ///< eights of a row, of all rows
+  std::uint8_t* to;
+  int parts;
+  __device__ void operator()(std::int64_t i) const {
+    if (i >= all) return;
+    const std::int64_t row = i / eights;
+    std::uint8_t* const there = to + row * sm90::rounded_bytes(static_cast<int>(8 * eights), parts);
+    const int at = static_cast<int>(i - row * eights);
+    if (parts == 1) sm90::round_eight<1>(x + row * stride, at, there);
+    else sm90::round_eight<2>(x + row * stride, at, there);
+  }
+};
+
+/// The first block sorts. Shared memory: [num_experts] counts, then where each expert's pairs go. A thread has `each` experts one after the other.
+__global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std::int32_t count, std::int32_t num_experts, std::int32_t tile_rows, Parts p, Rounding rounding) {
   extern __shared__ std::int32_t at[];
+  cudaTriggerProgrammaticLaunchCompletion();
+  if (blockIdx.x > 0) return rounding(static_cast<std::int64_t>(blockIdx.x - 1) * 1024 + threadIdx.x);
   const auto thread = static_cast<std::int32_t>(threadIdx.x), each = (num_experts + 1023) / 1024;
   for (std::int32_t e = thread; e < num_experts; e += 1024) at[e] = 0;
   __syncthreads();
@@ -181,13 +200,14 @@ void plain_products(const ExpertsArgs& a, std::int64_t inter, const Parts& p, cu
   check(cudaGetLastError(), "experts");
 }
 
-/// From so many pairs on the weights of experts are streamed.
-constexpr std::int64_t kStreamedPairs = 128;
+/// From so many pairs on MXFP4 weights of experts are streamed. BF16 needs no decoding, and tiles read it at the rate of memory as it is
+/// (docs/experiments.md, Products on the GPU).
+constexpr std::int64_t kStreamedPairs = 64;
 
 /// One row's experts need no sorting: each of its pairs is a tile.
-bool needs_no_list(const ExpertsArgs& a, int tile_rows) { return a.ids.sizes[0] == 1 && tile_rows == kTile && a.ids.numel() < kStreamedPairs; }
+bool needs_no_list(const ExpertsArgs& a, int tile_rows) { return a.ids.sizes[0] == 1 && tile_rows == kTile; }
 
-void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile_rows, bool may_stream, const Parts& p, cudaStream_t stream) {
+void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile_rows, bool for_warpgroups, const std::uint8_t* rounded, const Parts& p, cudaStream_t stream) {
   const Form form = stored(a.experts[0].w1).form;
   const std::int64_t pairs = a.ids.numel(), width = a.x.sizes[1], busy = std::min(a.num_experts, pairs);
   const bool many = tile_rows == tiles::kManyRows;
@@ -216,9 +236,9 @@ void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile
     up.rows = static_cast<std::int32_t>(a.x.sizes[0]);
     return wide::experts(up, down, form, parts, p.most_wide_tiles, reinterpret_cast<std::uint8_t*>(p.outputs), reinterpret_cast<std::uint8_t*>(p.hidden), stream);
   }
-  const bool stream_weights = may_stream && pairs >= kStreamedPairs && tiles::streams(up, down, form, parts);
-  const bool one_row = may_stream && needs_no_list(a, tile_rows);
-  const auto run = many ? tiles::experts_many : stream_weights ? tiles::experts_streamed : one_row ? tiles::experts_one : tiles::experts_few;
+  if (rounded) return tiles::experts_streamed(up, down, parts, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream);
+  const bool one_row = for_warpgroups && needs_no_list(a, tile_rows);
+  const auto run = many ? tiles::experts_many : one_row ? tiles::experts_one : tiles::experts_few;
   run(up, form, 2, parts, most_tiles, stream);
   run(down, stored(a.experts[0].w2).form, 1, parts, most_tiles, stream);
 }
@@ -238,13 +258,16 @@ void experts(const ExpertsArgs& a, std::int64_t inter, int parts, void* workspac
   const bool on_tiles = parts > 0 && in_vectors(a.x) && inter % 4 == 0 && tiles_take_all(a, for_warpgroups);
   int tile_rows = on_tiles ? std::min(expert_tile_rows(pairs, a.num_experts), std::max(most_tile_rows, kTile)) : kTile;
   if (tile_rows == wide::kExpertRows && (!for_warpgroups || inter % 64 != 0)) tile_rows = tiles::kManyRows;
+  const bool wide_forms = for_warpgroups && most_tile_rows > 0;
+  const bool streams = on_tiles && wide_forms && tile_rows == kTile && pairs >= kStreamedPairs && !needs_no_list(a, tile_rows) && stored(a.experts[0].w1).form == Form::kMx;
+  const Rounding rounding{as<const float>(a.x), a.x.strides[0], width / 8, streams ? a.x.sizes[0] * width / 8 : 0, reinterpret_cast<std::uint8_t*>(p.outputs), parts};
   const auto shared = static_cast<int>(a.num_experts * 4);
   if (shared > 48 * 1024) check(cudaFuncSetAttribute(sort_pairs, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "experts");
   if (!on_tiles || !needs_no_list(a, tile_rows)) {
-    sort_pairs<<<1, 1024, shared, stream_of(stream)>>>(as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs), static_cast<std::int32_t>(a.num_experts),
-                                                       tile_rows, p);
+    sort_pairs<<<1 + divide_up(rounding.all, 1024), 1024, shared, stream_of(stream)>>>(as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs),
+                                                                                       static_cast<std::int32_t>(a.num_experts), tile_rows, p, rounding);
   }
-  if (on_tiles) tile_products(a, inter, parts, tile_rows, for_warpgroups && most_tile_rows > 0, p, stream_of(stream));
+  if (on_tiles) tile_products(a, inter, parts, tile_rows, wide_forms, streams ? rounding.to : nullptr, p, stream_of(stream));
   else plain_products(a, inter, p, stream_of(stream));
   for_each(a.x.sizes[0] * width, WeightedSum{p.outputs, as<const float>(a.weights), as<float>(a.y), width, top_k, a.y.strides[0]}, stream, "experts");
 }

@@ -1,10 +1,11 @@
 #pragma once
 
-// Products of up to eight rows of an expert where many experts have a few rows each: a launch reads gigabytes of weights and little else.
+// Products of MXFP4 weights and up to eight rows of an expert where many experts have a few rows each: a launch reads gigabytes of weights and little
+// else, and decodes each number once.
 //
-// A warp takes 16 outputs of kMatrices weights (or kTiles times 16 of one) for all of k, in the order of tiles.cuh, so its sums need no other warp. Each
-// lane asks for the pieces of rows that it will hand to the tensor cores itself, kStages - 1 units ahead, through slots of shared memory that nobody
-// else reads: no barrier but the one after x, and enough bytes in flight with few registers. x is rounded once a block.
+// A warp takes 16 outputs of kMatrices weights (or 32 of one) for all of k, in the order of tiles.cuh, so its sums need no other warp; then the next, as
+// long as there are some. Each lane asks for the pieces of rows that it will hand to the tensor cores itself, kStreamStages - 1 units ahead, through slots
+// of shared memory, and goes on asking across the end of its outputs: there is no barrier and no pause. x lies rounded in memory and is read through L1.
 
 #include <type_traits>
 
@@ -13,127 +14,155 @@
 
 namespace palimpsest::cuda::sm90 {
 
-using plain::Form;
 using plain::StoredMatrix;
 
-constexpr int kStreamWarps = 16, kStreamStages = 3;  // 2304 columns of x in 16 bits leave room for three
+constexpr int kStreamWarps = 16, kStreamStages = 3, kStreamPieces = 4;  ///< 16 bytes a lane: rows g and g + 8 of twice 16 outputs
+constexpr int kStreamStageBytes = kStreamPieces * 32 * 16 + 32 * 4;    ///< and the scales of 32 rows
+constexpr int kStreamBytes = kStreamWarps * kStreamStages * kStreamStageBytes;
 
-template <Form kForm, int kMatrices, int kTiles>
-struct StreamShape {
-  static constexpr int kAll = kMatrices * kTiles, kPieces = kAll * 2;  ///< 16 bytes a lane: rows g and g + 8 of each 16 outputs
-  static constexpr int kStageBytes = kPieces * 32 * (kForm == Form::kMx ? 20 : 16), kRingBytes = kStreamStages * kStageBytes;
-  /// Rows of x lie an odd number of half lines of 128 bytes apart, so that two of them share no bank.
-  __host__ __device__ static int pitch(int cols) { return (cols * 2 / 64 | 1) * 64; }
-  static int bytes(int cols, int parts) { return kStreamWarps * kRingBytes + parts * tiles::kFewRows * pitch(cols); }
+/// Rounded rows: for each 32 columns, in the order of units, kParts times four lanes' eights.
+__host__ __device__ constexpr int rounded_bytes(int cols, int parts) { return cols * 2 * parts; }
+/// Where eight i of a row lies.
+template <int kParts>
+__device__ int rounded_at(int i) {
+  return (i / 16 * 4 + i % 4) * kParts * 64 + i / 4 % 4 * 16;
+}
+template <int kParts>
+__device__ void round_eight(const float* x, int i, std::uint8_t* row) {
+  tiles::Eight eight;
+  eight.load(x, 8 * i);
+  uint4 parts[kParts];
+  eight.split<tiles::Unit<tiles::Form::kMx>::kApart>(parts);
+#pragma unroll
+  for (int p = 0; p < kParts; ++p) *reinterpret_cast<uint4*>(row + rounded_at<kParts>(i) + p * 64) = parts[p];
+}
+
+struct Stream {
+  tiles::Work work;
+  const std::uint8_t* x;  ///< rounded rows: of the batch, or of pairs
+  std::uint8_t* hidden;   ///< of two matrices: what comes out, rounded rows of pairs
 };
 
-/// Grid: [outputs / (16 kTiles kStreamWarps), tiles of pairs].
-template <Form kForm, int kMatrices, int kParts, int kTiles>
-__global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const __grid_constant__ tiles::Work work) {
-  using U = tiles::Unit<kForm>;
-  using Shape = StreamShape<kForm, kMatrices, kTiles>;
-  constexpr int kAll = Shape::kAll, kPieces = Shape::kPieces;
+/// Grid: as many blocks as run at once.
+template <int kMatrices, int kParts>
+__global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const __grid_constant__ Stream job) {
+  using U = tiles::Unit<tiles::Form::kMx>;
+  constexpr int kTiles = 2 / kMatrices, kOutputs = 16 * kTiles;
   extern __shared__ __align__(16) std::uint8_t stream_memory[];
-  const tiles::Rows<tiles::kFewRows> rows(work, static_cast<int>(blockIdx.y));
-  if (rows.tile.count <= 0) return;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, quad = lane % 4, g = lane / 4, warp = thread / 32;
-  const int first = (static_cast<int>(blockIdx.x) * kStreamWarps + warp) * 16 * kTiles, last = work.outputs - 1, units = work.cols / U::kColumns;
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+  const tiles::Work& work = job.work;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, quad = lane % 4, g = lane / 4;
+  const int last = work.outputs - 1, units = work.cols / U::kColumns, each = tiles::units_of_segment<tiles::Form::kMx>(work.cols);
+  const int of_tile = last / kOutputs + 1, items = *work.tiles_used * of_tile, step = static_cast<int>(gridDim.x) * kStreamWarps;
+  int item = static_cast<int>(blockIdx.x) * kStreamWarps + thread / 32;
+  if (item >= items) return;
 
-  const std::uint8_t *data[kPieces], *scales[kPieces];
+  // What is asked for.
+  const std::uint8_t *data[kStreamPieces], *scales;
+  int asked = item, left_to_ask = units;
+  const auto aim = [&] {
+    const StoredMatrix* const w = work.experts + 3 * work.tiles[asked / of_tile].expert + work.matrix;
+    const auto output = [&](int piece, int row) { return min(asked % of_tile * kOutputs + piece / 2 / kMatrices * 16 + piece % 2 * 8 + row, last); };
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) {
-    const StoredMatrix w = rows.weight(i / 2 % kMatrices);
-    const int output = min(first + i / 2 / kMatrices * 16 + i % 2 * 8 + g, last);
-    data[i] = w.data + output * w.row_bytes + quad * 16;
-    scales[i] = w.scales + output * w.scale_row_bytes;
-  }
-  std::uint8_t* const ring = stream_memory + warp * Shape::kRingBytes;
-  const auto fetch = [&](int unit) {
-    if (unit < units && first <= last) {
-      std::uint8_t* const stage = ring + unit % kStreamStages * Shape::kStageBytes;
+    for (int i = 0; i < kStreamPieces; ++i) {
+      const StoredMatrix& from = w[i / 2 % kMatrices];
+      data[i] = from.data + output(i, g) * from.row_bytes + quad * 16;
+    }
+    const StoredMatrix& from = w[lane / 16 % kMatrices];
+    scales = from.scales + output(lane / 8, lane % 8) * from.scale_row_bytes;
+  };
+  std::uint8_t* const ring = stream_memory + thread / 32 * kStreamStages * kStreamStageBytes;
+  const auto ask = [&](int stage) {
+    if (asked < items) {
+      const std::uint32_t to = shared_address(ring) + static_cast<std::uint32_t>(stage);
 #pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        copy_piece<16>(shared_address(stage + (i * 32 + lane) * 16), data[i] + unit * 64, true);
-        if constexpr (kForm == Form::kMx) copy_piece<4>(shared_address(stage + kPieces * 512 + (i * 32 + lane) * 4), scales[i] + unit * 4, true);
+      for (int i = 0; i < kStreamPieces; ++i) {
+        copy_piece<16>(to + static_cast<std::uint32_t>(i * 512 + lane * 16), data[i], true);
+        data[i] += U::kBytes;
+      }
+      copy_piece<4>(to + static_cast<std::uint32_t>(kStreamPieces * 512 + lane * 4), scales, true);
+      scales += 4;
+      if (--left_to_ask == 0) {
+        left_to_ask = units;
+        asked += step;
+        if (asked < items) aim();
       }
     }
     end_pieces();
   };
+  aim();
 #pragma unroll
-  for (int unit = 0; unit < kStreamStages - 1; ++unit) fetch(unit);
+  for (int i = 0; i < kStreamStages - 1; ++i) ask(i * kStreamStageBytes);
 
-  std::uint8_t* const numbers = stream_memory + kStreamWarps * Shape::kRingBytes;
-  const int pitch = Shape::pitch(work.cols), eights = work.cols / 8;
-  for (int i = thread; i < rows.tile.count * eights; i += 32 * kStreamWarps) {
-    const int row = i / eights, at = i % eights;
-    tiles::Eight eight;
-    eight.load(rows.x(row), 8 * at);
-    uint4 parts[kParts];
-    eight.split<U::kApart>(parts);
-    const int piece = kForm == Form::kBF16 ? at : at / 16 * 16 + at % 4 * 4 + at / 4 % 4;  // group of eights, lane of four
+  int stage = 0, free = (kStreamStages - 1) * kStreamStageBytes;
+  for (; item < items; item += step) {
+    const tiles::Tile tile = work.tiles[item / of_tile];
+    const int first = item % of_tile * kOutputs;
+    // Rows beyond the last read the first: what comes of them is not stored.
+    const std::int64_t row = work.pairs[tile.begin + (g < tile.count ? g : 0)] / work.per_row;
+    const std::uint8_t* x = job.x + row * rounded_bytes(work.cols, kParts) + quad * 16;
+    float total[2][4] = {}, acc[2][4] = {};
+    int left = each;
+#pragma unroll 1
+    for (int unit = 0; unit < units; ++unit) {
+      ask(free);
+      wait_pieces_but<kStreamStages - 1>();
+      __syncwarp();  // scales were asked for by other lanes
+      const std::uint8_t* const from = ring + stage;
+      free = stage;
+      stage = stage == (kStreamStages - 1) * kStreamStageBytes ? 0 : stage + kStreamStageBytes;
+      U weights[kStreamPieces];
+      std::uint32_t any = 0;
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) *reinterpret_cast<uint4*>(numbers + (p * tiles::kFewRows + row) * pitch + piece * 16) = parts[p];
-  }
-  __syncthreads();
-  if (first > last) return;
-
-  // Rows beyond the last read the first: what comes of them is not stored.
-  const std::uint8_t* const x = numbers + (g < rows.tile.count ? g : 0) * pitch + quad * 16;
-  float total[kAll][4] = {}, acc[kAll][4] = {};
-  const int each = tiles::units_of_segment<kForm>(work.cols);
-  for (int unit = 0, left = each; unit < units; ++unit) {
-    fetch(unit + kStreamStages - 1);
-    wait_pieces_but<kStreamStages - 1>();
-    const std::uint8_t* const stage = ring + unit % kStreamStages * Shape::kStageBytes;
-    U weights[kPieces];
+      for (int i = 0; i < kStreamPieces; ++i) {
+        weights[i].codes = *reinterpret_cast<const uint4*>(from + (i * 32 + lane) * 16);
+        weights[i].scale = from[kStreamPieces * 512 + (i * 8 + g) * 4 + quad];
+        any |= weights[i].scale;
+      }
+      const auto multiply_unit = [&](auto large) {
 #pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const uint4 piece = *reinterpret_cast<const uint4*>(stage + (i * 32 + lane) * 16);
-      if constexpr (kForm == Form::kMx) {
-        weights[i].codes = piece;
-        weights[i].scale = stage[kPieces * 512 + (i * 32 + lane) * 4 + quad];
-      } else {
-        weights[i].data = piece;
+        for (int j = 0; j < U::kEights; ++j) {
+          uint4 parts[kParts];
+#pragma unroll
+          for (int p = 0; p < kParts; ++p) parts[p] = __ldg(reinterpret_cast<const uint4*>(x + (j * kParts + p) * 64));
+          const auto eight = [&](const U& u) { return U::template decode<large.value>(u.word(j), u.scale); };
+#pragma unroll
+          for (int a = 0; a < 2; ++a) tiles::multiply(acc[a], eight(weights[2 * a]), eight(weights[2 * a + 1]), parts);
+        }
+      };
+      // One way for the whole warp: decoding is most of what it does. All lanes have their scales before a slot is asked for again.
+      if (__any_sync(~0u, any >= 128)) multiply_unit(std::bool_constant<true>{});
+      else multiply_unit(std::bool_constant<false>{});
+      x += U::kEights * kParts * 64;
+      if (--left > 0 && unit + 1 < units) continue;
+      left = each;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        total[i / 4][i % 4] += acc[i / 4][i % 4];
+        acc[i / 4][i % 4] = 0;
       }
     }
-    const auto multiply_unit = [&](auto large) {
-#pragma unroll
-      for (int j = 0; j < U::kEights; ++j) {
-        uint4 parts[kParts];
-#pragma unroll
-        for (int p = 0; p < kParts; ++p) parts[p] = *reinterpret_cast<const uint4*>(x + p * tiles::kFewRows * pitch + (unit * U::kEights + j) * 64);
-        const auto eight = [&](const U& u) {
-          if constexpr (kForm == Form::kMx) return U::template decode<large.value>(u.word(j), u.scale);
-          else return u.data;
-        };
-#pragma unroll
-        for (int a = 0; a < kAll; ++a) tiles::multiply(acc[a], eight(weights[2 * a]), eight(weights[2 * a + 1]), parts);
-      }
-    };
-    bool large = false;
-    if constexpr (kForm == Form::kMx) {
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) large = large || weights[i].scale > 128;
-    }
-    // One way for the whole warp: decoding is most of what it does.
-    if (kForm == Form::kMx && __any_sync(~0u, large)) multiply_unit(std::bool_constant<true>{});
-    else multiply_unit(std::bool_constant<false>{});
-    if (--left > 0 && unit + 1 < units) continue;
-    left = each;
-#pragma unroll
-    for (int i = 0; i < 4 * kAll; ++i) {
-      total[i / 4][i % 4] += acc[i / 4][i % 4];
-      acc[i / 4][i % 4] = 0;
-    }
-  }
-#pragma unroll
-  for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = 2 * quad + i % 2, output = first + 16 * t + g + i / 2 * 8;
-      if (row >= rows.tile.count || output > last) continue;
-      const float one = total[t * kMatrices][i];
-      rows.y(row)[output] = kMatrices == 2 ? plain::gated_unit(one, total[t * kMatrices + kMatrices - 1][i], work.glu) : one;
+      if (2 * quad + i % 2 >= tile.count) continue;
+      const std::int64_t pair = work.pairs[tile.begin + 2 * quad + i % 2];
+      const int output = first + g + i / 2 * 8;
+      if constexpr (kMatrices == 2) {
+        float rest = plain::gated_unit(total[0][i], total[1][i], work.glu);
+        std::uint8_t* const to = job.hidden + pair * rounded_bytes(work.outputs, kParts) + rounded_at<kParts>(output / 8) + g % U::kApart * 4 + g / U::kApart * 2;
+#pragma unroll
+        for (int p = 0; p < kParts; ++p) {
+          const __nv_bfloat16 part = __float2bfloat16_rn(rest);
+          *reinterpret_cast<__nv_bfloat16*>(to + p * 64) = part;
+          rest -= __bfloat162float(part);
+        }
+      } else {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          if (output + 16 * t <= last) work.y[pair * work.y_stride + output + 16 * t] = total[t][i];
+        }
+      }
     }
   }
 }
