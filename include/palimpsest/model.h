@@ -18,10 +18,13 @@ class Device;
 struct Weights;
 
 /// Which weights of a model on a device stay in pinned memory of the host, from where they visit the device while passes run
-/// (model/weight_stream.h). Embeddings, head and final norm always lie on the device. Results are the same bits.
+/// (model/weight_stream.h). Embeddings, head and final norm always lie on the device. Results are the same bits, but for those of `compute`.
 struct WeightOffload {
   std::optional<std::int64_t> device_layers;  ///< all weights of layers from this one on; none: of no layer
   bool experts = false;                       ///< routed experts of all layers
+  /// Routed experts that stay are computed by the host's cores, where a row is no prompt's (kernels/prompt_rows.h): equal within rounding.
+  bool compute = false;
+  int threads = 0;  ///< for that; 0: one a core but for one
   bool any() const { return device_layers || experts; }
 };
 

@@ -33,6 +33,9 @@ class ExpertStore {
     (void)layer, (void)ids;
     return nullptr;
   }
+  /// Rows of the running pass whose experts of a layer compute() computes, from acquire() on.
+  virtual HostRows host_rows(std::int64_t layer) const { return (void)layer, HostRows::kNone; }
+  virtual void compute(ExecContext& ctx, std::int64_t layer, const ExpertsArgs& args) { (void)ctx, (void)layer, (void)args; }
   /// A hint that these will be asked for soon.
   virtual void prefetch(std::int64_t layer, std::span<const std::int32_t> ids) {
     (void)layer;
@@ -86,6 +89,8 @@ class DeviceExperts final : public ExpertStore {
     if (stream_) stream_->fetch(layer, ids);
     return tables_[static_cast<std::size_t>(layer)].data();
   }
+  HostRows host_rows(std::int64_t layer) const override { return stream_ ? stream_->host_rows(layer) : HostRows::kNone; }
+  void compute(ExecContext& ctx, std::int64_t layer, const ExpertsArgs& args) override { stream_->compute(ctx, layer, args); }
   ExpertMatrices peek(std::int64_t layer, std::int32_t expert) override {
     ExpertMatrices views = layers_[static_cast<std::size_t>(layer)][static_cast<std::size_t>(expert)];
     for (Matrix* m : {&views.w1, &views.w3, &views.w2}) {

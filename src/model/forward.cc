@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "kernels/prompt_rows.h"
 #include "model/ffn.h"
 #include "model/final_norm.h"
 #include "model/forward_workspace.h"
@@ -75,20 +76,38 @@ void embed(MixerContext& mix, const Weights& weights, const Tensor& tokens, cons
   ops::add(ctx, {.x = added, .y = out});
 }
 
+/// Rows that are steps, where somebody asks and not all are; sets `all` where all are.
+std::vector<std::int32_t> step_rows(const ExecContext& ctx, const Weights& weights, const Batch& batch, const Tensor& past, bool& all) {
+  std::vector<std::int32_t> rows;
+  if (ctx.planning() || !weights.stream || !weights.stream->computes_steps()) return rows;
+  const PromptRule rule = ctx.activations == Activations::kF32 ? PromptRule::nothing() : PromptRule();
+  for (std::size_t n = 0; n + 1 < batch.cu_seqlens.size(); ++n) {
+    const std::int64_t begin = batch.cu_seqlens[n], end = batch.cu_seqlens[n + 1], before = past.on_host<std::int64_t>()[n];
+    for (std::int64_t row = begin + rule(before, end - begin); row < end; ++row) rows.push_back(static_cast<std::int32_t>(row));
+  }
+  all = static_cast<std::int64_t>(rows.size()) == batch.rows();
+  if (all) rows.clear();
+  return rows;
+}
+
 /// What a pass reads of the batch, on the device that computes.
 struct Inputs {
-  Inputs(ExecContext& ctx, const ModelConfig& config, const Batch& batch, const Tensor& past_lengths, std::span<const double> inverse_temperatures)
+  Inputs(ExecContext& ctx, const ModelConfig& config, const Weights& weights, const Batch& batch, const Tensor& past_lengths, std::span<const double> inverse_temperatures)
       : tokens(as_tensor(batch.tokens, DType::kI32)),
         logit_rows(as_tensor(batch.logit_rows, DType::kI32)),
         rows{as_tensor(batch.cu_seqlens, DType::kI64), as_tensor(batch.slots, DType::kI32)},
         past(past_lengths),
         inv_freq(as_tensor(std::span(config.attention.rope_inv_freq), DType::kF64)),
-        inverse(as_tensor(inverse_temperatures, DType::kF64)) {
-    ctx.stage({&tokens, &logit_rows, &rows.cu_seqlens, &rows.slots, &past, &inv_freq, &inverse});
+        inverse(as_tensor(inverse_temperatures, DType::kF64)),
+        step_list(step_rows(ctx, weights, batch, past_lengths, steps.all)) {
+    if (!step_list.empty()) steps.rows = as_tensor(std::span<const std::int32_t>(step_list), DType::kI32);
+    ctx.stage({&tokens, &logit_rows, &rows.cu_seqlens, &rows.slots, &past, &inv_freq, &steps.rows, &inverse});
   }
   Tensor tokens, logit_rows;
   RaggedRows rows;
   Tensor past, inv_freq, inverse;
+  StepRows steps;
+  std::vector<std::int32_t> step_list;  ///< steps.rows on the host
 };
 
 void show(ExecContext& ctx, Observer* observer, std::int64_t index, const Tensor& hidden) {
@@ -148,7 +167,7 @@ Tensor run_layers(ExecContext& ctx, const Model& model, const Batch& batch, cons
   show(ctx, observer, 0, stream.running());
 
   WeightStream* const visiting = ctx.planning() ? nullptr : weights.stream.get();
-  if (visiting) visiting->begin(batch.rows());
+  if (visiting) visiting->begin(batch.rows(), in.steps);
   for (std::int64_t l = 0; l < config.num_layers(); ++l) {
     if (visiting) visiting->enter(l);
     const LayerWeights& w = weights.layers[static_cast<std::size_t>(l)];
@@ -202,7 +221,7 @@ Tensor room_for_facts(ExecContext& ctx, std::int64_t sequences) { return ctx.wor
 
 Tensor forward(ExecContext& ctx, const Model& model, const Batch& batch, StatePool& states, Observer* observer) {
   ctx.workspace.reset_to(0);
-  const Inputs in(ctx, model.config(), batch, states.prepare(batch.slots, batch.cu_seqlens), {});
+  const Inputs in(ctx, model.config(), model.weights(), batch, states.prepare(batch.slots, batch.cu_seqlens), {});
   if (ctx.planning() && ctx.on_device()) room_for_facts(ctx, in.rows.slots.size(0));
   return ctx.to_host(compute(ctx, model, batch, in, states, observer));
 }
@@ -211,7 +230,7 @@ void forward_to_slots(ExecContext& ctx, const Model& model, const Batch& batch, 
                       std::vector<LogitFacts>& facts, Observer* observer) {
   PALIMPSEST_CHECK(batch.logit_rows.size() == batch.slots.size() && inverse.size() == batch.slots.size(), "one row of logits a sequence");
   ctx.workspace.reset_to(0);
-  const Inputs in(ctx, model.config(), batch, states.prepare(batch.slots, batch.cu_seqlens), inverse);
+  const Inputs in(ctx, model.config(), model.weights(), batch, states.prepare(batch.slots, batch.cu_seqlens), inverse);
   const Tensor room = room_for_facts(ctx, in.rows.slots.size(0));
   const Tensor logits = compute(ctx, model, batch, in, states, observer);
   ops::keep_logits(ctx, {.logits = logits, .slots = in.rows.slots, .kept = states.device_logits(), .inverse = in.inverse, .room = room}, facts);

@@ -9,6 +9,7 @@
 #include "model/weight_source.h"
 #include "model/weight_upload.h"
 #include "ops/device.h"
+#include "ops/host_experts.h"
 
 namespace palimpsest {
 namespace {
@@ -73,6 +74,10 @@ void Model::Impl::upload(const LoadOptions& options) {
       *device, options.on_progress, [this](const void* from, std::int64_t bytes, void* to) { return source->make(*device, from, bytes, to); },
       source->mappings(), {loader->unchecked, [this](std::int64_t spec) { value_or_throw(source->check(source->specs()[static_cast<std::size_t>(spec)])); }});
   loader->weights.stream = upload.host_bytes() > 0 ? upload.stream(on_device, ops::copy_queue(*device), config->moe) : nullptr;
+  if (WeightStream* const stream = loader->weights.stream.get(); options.offload.compute && stream && stream->has_experts()) {
+    const auto home = [stream](std::int64_t layer, Matrix& m) { stream->send_home(layer, m); };
+    stream->compute_steps(std::make_unique<ops::HostExperts>(*device, expert_shapes(*config), home, options.offload.threads));
+  }
   std::vector<Buffer> tables;
   for (const auto& experts : loader->experts) {
     tables.push_back(experts.empty() || device->kind() == DeviceKind::kCpu ? Buffer() : ops::expert_table(*device, experts));

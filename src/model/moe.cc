@@ -30,8 +30,13 @@ void run_experts(ExecContext& ctx, const ModelConfig& config, ExpertStore& store
   const std::size_t count = ctx.planning() || !store.reads_ids() ? 0 : static_cast<std::size_t>(chosen.ids.numel());
   const std::span ids(chosen.ids.as<const std::int32_t>(), count);
   const ExpertMatrices* experts = store.acquire(layer, ids);
-  ops::experts(ctx, {.x = z, .ids = chosen.ids, .weights = chosen.weights, .experts = experts,
-                     .device_experts = ctx.planning() ? nullptr : store.device_experts(layer, chosen.ids), .num_experts = config.moe.num_experts, .glu = glu_params(config.activation), .y = y});
+  ExpertsArgs args = {.x = z, .ids = chosen.ids, .weights = chosen.weights, .experts = experts, .num_experts = config.moe.num_experts, .glu = glu_params(config.activation), .y = y};
+  const HostRows others = ctx.planning() ? HostRows::kNone : store.host_rows(layer);
+  if (others != HostRows::kAll) {
+    if (!ctx.planning()) args.device_experts = store.device_experts(layer, chosen.ids);
+    ops::experts(ctx, args);
+  }
+  if (others != HostRows::kNone) store.compute(ctx, layer, args);
   store.release(layer, ids);
 }
 

@@ -4,18 +4,32 @@
 #include <functional>
 #include <utility>
 
+#include "ops/host_experts.h"
+
 namespace palimpsest {
 
 WeightStream::WeightStream(std::unique_ptr<CopyQueue> queue, std::vector<Part> parts, std::byte* buffers, std::int64_t buffer_bytes, const MoeConfig& moe)
     : queue_(std::move(queue)), parts_(std::move(parts)), buffers_(buffers), buffer_bytes_(buffer_bytes), moe_(moe) {}
+
+WeightStream::~WeightStream() {
+  host_.reset();
+  queue_.reset();
+}
+
+void WeightStream::compute_steps(std::unique_ptr<ops::HostExperts> host) { host_ = std::move(host); }
+
+bool WeightStream::has_experts() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.host.bytes() > part.dense; });
+}
 
 std::size_t WeightStream::part_of(std::int64_t layer) const {
   const auto found = std::lower_bound(parts_.begin(), parts_.end(), layer, [](const Part& part, std::int64_t l) { return part.layer < l; });
   return found != parts_.end() && found->layer == layer ? static_cast<std::size_t>(found - parts_.begin()) : parts_.size();
 }
 
-void WeightStream::begin(std::int64_t rows) {
-  few_rows_ = fetches_chosen(moe_, rows);
+void WeightStream::begin(std::int64_t rows, const StepRows& steps) {
+  steps_ = steps;
+  few_rows_ = !host_ && fetches_chosen(moe_, rows);
   for (std::size_t i = 0; i < CopyQueue::kLanes; ++i) ask(i);
 }
 
@@ -37,6 +51,14 @@ void WeightStream::fetch(std::int64_t layer, const Tensor& ids) {
   const Part& part = parts_[i];
   queue_->copy_chosen(ids, buffer(i) + part.dense, part.host.data() + part.dense, part.expert_bytes);
 }
+
+HostRows WeightStream::host_rows(std::int64_t layer) const {
+  const std::size_t i = part_of(layer);
+  if (!host_ || i == parts_.size() || parts_[i].host.bytes() == parts_[i].dense) return HostRows::kNone;
+  return steps_.all ? HostRows::kAll : steps_.rows.defined() ? HostRows::kSome : HostRows::kNone;
+}
+
+void WeightStream::compute(ExecContext& ctx, std::int64_t layer, const ExpertsArgs& args) { host_->compute(ctx, *queue_, layer, args, steps_.rows); }
 
 std::int64_t WeightStream::host_bytes() const {
   std::int64_t sum = 0;

@@ -28,6 +28,11 @@ std::int64_t buffers_for(std::int64_t count, std::int64_t largest) { return std:
 
 bool stays(const WeightOffload& offload, std::int64_t layer) { return offload.device_layers && layer >= *offload.device_layers; }
 
+ops::ExpertShapes expert_shapes(const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  return {moe.num_experts, moe.experts_per_token, moe.latent_size > 0 ? moe.latent_size : config.hidden_size, moe.intermediate_size};
+}
+
 void check_offload(const WeightOffload& offload, const ModelConfig& config) {
   const auto has_experts = [](const LayerSpec& layer) { return layer.ffn == Ffn::kMixtureOfExperts; };
   if (offload.device_layers && (*offload.device_layers < 0 || *offload.device_layers > config.num_layers()))

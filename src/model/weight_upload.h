@@ -9,6 +9,7 @@
 
 #include "model/weight_source.h"
 #include "model/weights.h"
+#include "ops/host_experts.h"
 #include "palimpsest/model.h"
 #include "tensor/buffer.h"
 
@@ -18,6 +19,9 @@ namespace palimpsest {
 void check_offload(const WeightOffload& offload, const ModelConfig& config);
 /// Whether all weights of the layer stay with the host.
 bool stays(const WeightOffload& offload, std::int64_t layer);
+
+/// Of the routed experts; zeros where there are none.
+ops::ExpertShapes expert_shapes(const ModelConfig& config);
 
 /// Puts weights into one reservation of a device, in the form they are stored in, and makes their views views of it. What is named twice (tied
 /// embeddings) is copied once. Weights that shall stay with the host go to pinned memory of it, a layer's together, and their views become views of

@@ -20,6 +20,20 @@ class HostCopies final : public CopyQueue {
   void copy_chosen(const Tensor& ids, std::byte* to, const std::byte* from, std::int64_t stride) override {
     for (std::int64_t i = 0; i < ids.numel(); ++i) copy(0, to + ids.as<std::int32_t>()[i] * stride, from + ids.as<std::int32_t>()[i] * stride, stride);
   }
+  void gather(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count) override { move(moves, rows, count, false); }
+  void scatter(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count) override { move(moves, rows, count, true); }
+  void call(void (*function)(void*), void* argument) override { function(argument); }
+
+ private:
+  static void move(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count, bool scatters) {
+    for (const RowMove& m : moves) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t chosen = rows ? rows[i] : i;
+        std::memcpy(static_cast<std::byte*>(m.to) + (scatters ? chosen : i) * m.to_stride,
+                    static_cast<const std::byte*>(m.from) + (scatters ? i : chosen) * m.from_stride, static_cast<std::size_t>(m.bytes));
+      }
+    }
+  }
 };
 
 }  // namespace

@@ -7,13 +7,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <random>
 
 #include "base/error.h"
 #include "formats/checkpoint.h"
 #include "model/weights.h"
+#include "ops/device.h"
+#include "ops/host_experts.h"
+#include "ops/ops.h"
 #include "support/forward_runner.h"
 #include "support/shared_data.h"
 #include "support/temp_folder.h"
@@ -37,6 +42,9 @@ class Simulated final : public CopyQueue {
       for (const std::int32_t id : chosen) std::copy_n(from + id * stride, stride, to + id * stride);
     });
   }
+  void gather(std::span<const RowMove>, const std::int32_t*, std::int64_t) override { FAIL(); }
+  void scatter(std::span<const RowMove>, const std::int32_t*, std::int64_t) override { FAIL(); }
+  void call(void (*)(void*), void*) override { FAIL(); }
   void kernel(std::function<void()> run) { kernels_.push_back({awaited_, std::move(run)}); }
 
   /// All that was asked for, with the one or the other as early as it may be.
@@ -165,6 +173,94 @@ TEST(VisitingWeightsOfFiles, AreCheckedAsTheyPass) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidFile);
     EXPECT_THAT(error.text(), testing::AllOf(testing::HasSubstr("experts.2.w3.weight_scale'"), testing::HasSubstr("is 255")));
   }
+}
+
+/// Experts that the host computes in steps: within rounding those of the device, and as much a function of the row and its position.
+TEST_P(VisitingWeights, AreComputedWhereTheyLie) {
+  const auto resident = load({});
+  if (resident->config().moe.num_experts == 0) GTEST_SKIP() << "no routed experts";
+  const auto want = logits(resident);
+  float largest = 0;
+  for (const float x : want) largest = std::max(largest, std::abs(x));
+  std::vector<std::int32_t> ids(150);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 31 % static_cast<std::size_t>(resident->config().vocab_size));
+  const auto part = [&](std::size_t begin, std::size_t end) { return std::vector<std::int32_t>(ids.begin() + static_cast<std::ptrdiff_t>(begin), ids.begin() + static_cast<std::ptrdiff_t>(end)); };
+  std::vector<float> first;
+  for (const WeightOffload& offload : {WeightOffload{.experts = true, .compute = true, .threads = 1}, {.experts = true, .compute = true, .threads = 3}, {.device_layers = 2, .compute = true}}) {
+    const auto model = load(offload);
+    ASSERT_TRUE(model->weights().stream->computes_steps());
+    const auto got = logits(model);
+    for (std::size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], test::test_device() == DeviceKind::kCpu ? 0 : 1e-4 * largest) << i;
+    ::setenv("PALIMPSEST_NO_GRAPHS", "1", 1);
+    EXPECT_EQ(logits(model), got) << "not recorded";
+    ::unsetenv("PALIMPSEST_NO_GRAPHS");
+
+    // Prompts' rows visit, the others do not, whoever is in the pass and wherever it is cut at a multiple of 64.
+    test::ForwardRunner runner(model, 1, 4, 400, 256);
+    runner.ctx.activations = Activations::kQ16;
+    runner.fixed_forms = true;
+    const auto alone = runner.run(ids, ids.size());
+    EXPECT_EQ(runner.run(ids, 64), alone);
+    const std::vector<std::int32_t> slots = {runner.states.acquire(), runner.states.acquire(), runner.states.acquire()};
+    auto together = runner.pass(std::vector{part(0, 128), part(0, 40), part(0, 150)}, slots);
+    const auto vocab = static_cast<std::ptrdiff_t>(model->config().vocab_size);
+    EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + 128 * vocab, together.begin()));
+    EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + 168 * vocab));
+    together = runner.pass(std::vector{part(128, 150), part(40, 41)}, std::span(slots).first(2));
+    EXPECT_TRUE(std::equal(alone.begin() + 128 * vocab, alone.end(), together.begin()));
+    for (const std::int32_t slot : slots) runner.states.release(slot);
+    if (offload.threads == 1) first = alone;
+    if (offload.threads == 3) {
+      EXPECT_EQ(alone, first) << "threads change no bit";
+    }
+    if (test::test_device() == DeviceKind::kCpu) {
+      test::ForwardRunner there(resident, 1, 4, 400, 256);
+      there.ctx.activations = Activations::kQ16, there.fixed_forms = true;
+      EXPECT_EQ(there.run(ids, ids.size()), alone);
+    }
+  }
+}
+
+/// More steps in a pass than are computed at a time, and numbers that are not finite, which go on as they are in their row alone.
+TEST(HostExperts, ComputeRowsInPiecesAndForwardWhatIsNotFinite) {
+  constexpr std::int64_t kWidth = 64, kInter = 32, kExperts = 6, kRows = 2 * ops::HostExperts::kRows + 44, kTop = 2;
+  const auto random = [](std::int64_t n) {
+    std::vector<float> numbers(static_cast<std::size_t>(n));
+    std::mt19937 engine(static_cast<unsigned>(n));
+    for (float& x : numbers) x = std::normal_distribution<float>()(engine);
+    return numbers;
+  };
+  auto w1 = random(kExperts * kInter * kWidth), w3 = random(kExperts * kInter * kWidth + 1), w2 = random(kExperts * kInter * kWidth + 2), x = random(kRows * kWidth), weights = random(kRows * kTop);
+  x[5 * kWidth + 3] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<ExpertMatrices> experts;
+  for (std::int64_t e = 0; e < kExperts; ++e) {
+    const auto matrix = [&](std::vector<float>& w, std::int64_t rows, std::int64_t columns) { return Matrix{.dense = Tensor::contiguous(w.data() + e * rows * columns, DType::kF32, {rows, columns})}; };
+    experts.push_back({matrix(w1, kInter, kWidth), matrix(w3, kInter, kWidth), matrix(w2, kWidth, kInter)});
+  }
+  std::vector<std::int32_t> ids(kRows * kTop), chosen;
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * 7 % kExperts);
+  for (std::int32_t row = 0; row < kRows; ++row) {
+    if (row % 9 != 2) chosen.push_back(row);
+  }
+  std::vector<float> want(x.size()), got(x.size(), 7);
+  ExecContext ctx(2);
+  ExpertsArgs args = {.x = Tensor::contiguous(x.data(), DType::kF32, {kRows, kWidth}), .ids = Tensor::contiguous(ids.data(), DType::kI32, {kRows, kTop}),
+                      .weights = Tensor::contiguous(weights.data(), DType::kF32, {kRows, kTop}), .experts = experts.data(), .num_experts = kExperts, .y = Tensor::contiguous(want.data(), DType::kF32, {kRows, kWidth})};
+  ctx.workspace.reserve(1 << 22);
+  ops::experts(ctx, args);
+  args.y.data = got.data();
+  const auto queue = ops::copy_queue(host_device());
+  ops::HostExperts host(host_device(), {kExperts, kTop, kWidth, kInter}, [](std::int64_t, Matrix&) {}, 3);
+  host.compute(ctx, *queue, 0, args, Tensor::contiguous(chosen.data(), DType::kI32, {static_cast<std::int64_t>(chosen.size())}));
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t c = 0; c < kWidth; ++c) {
+      const auto i = static_cast<std::size_t>(row * kWidth + c);
+      if (row == 5) ASSERT_TRUE(std::isnan(got[i]));
+      else ASSERT_EQ(got[i], row % 9 == 2 ? 7 : want[i]) << row;
+    }
+  }
+  host.compute(ctx, *queue, 0, args, {});
+  for (std::size_t i = 0; i < want.size(); ++i) ASSERT_TRUE(got[i] == want[i] || std::isnan(want[i])) << "all rows";
 }
 
 TEST_P(VisitingWeights, AreOfLayersThatAreThere) {

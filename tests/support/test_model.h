@@ -1,7 +1,7 @@
 #pragma once
 
 // Where models of tests compute: on the host, or on the GPU with PALIMPSEST_TEST_DEVICE=cuda in the environment; with PALIMPSEST_TEST_GPU_LAYERS=N
-// the weights of later layers visit from the host.
+// the weights of later layers visit from the host, and with PALIMPSEST_TEST_HOST_EXPERTS=1 their experts are computed there in steps.
 
 #include <cstdlib>
 #include <filesystem>
@@ -23,6 +23,7 @@ inline std::shared_ptr<const Model> load_model(const std::filesystem::path& path
   LoadOptions options;
   options.device = test_device();
   if (const char* layers = std::getenv("PALIMPSEST_TEST_GPU_LAYERS")) options.offload.device_layers = std::atoll(layers);
+  options.offload.compute = std::getenv("PALIMPSEST_TEST_HOST_EXPERTS") != nullptr;
   return Model::load(path, options);
 }
 

@@ -127,11 +127,6 @@ struct Experts {
   float* out;     ///< [T * top_k, width]
   Activations activations;
 
-  static std::int64_t scratch_bytes(std::int64_t width, std::int64_t inter) {
-    return std::max(matmul_scratch_bytes(width), matmul_scratch_bytes(inter)) +
-           2 * kChunkRows * kChunkColumns * 4 + 64;
-  }
-
   /// hidden rows of one active expert, columns [begin, end)
   void gate_and_up(std::int64_t a, std::int64_t begin, std::int64_t end, std::byte* scratch) const {
     const ExpertMatrices& expert = args.experts[g.expert[a]];
@@ -195,6 +190,11 @@ std::int64_t experts_workspace_bytes(std::int64_t tokens, std::int64_t top_k, st
          align(pairs * inter * 4) + align(pairs * width * 4);
 }
 
+std::int64_t experts_scratch_bytes(std::int64_t width, std::int64_t inter) {
+  return std::max(matmul_scratch_bytes(width), matmul_scratch_bytes(inter)) +
+         2 * kChunkRows * kChunkColumns * 4 + 64;
+}
+
 void experts(ExecContext& ctx, const ExpertsArgs& args) {
   const std::int64_t tokens = args.x.size(0), width = args.x.size(1), top_k = args.ids.size(1),
                      pairs = tokens * top_k;
@@ -222,7 +222,7 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
 
   const std::int64_t parts =
       std::clamp<std::int64_t>(pairs * width * inter / kMinimumWork, 1, ctx.pool.size());
-  const std::int64_t scratch_bytes = Experts::scratch_bytes(width, inter);
+  const std::int64_t scratch_bytes = experts_scratch_bytes(width, inter);
   const auto pass = [&](std::int64_t n, auto work) {
     ctx.pool.parallel_for(parts, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
       std::byte* const scratch = ctx.thread_scratch(thread, scratch_bytes);

@@ -1,5 +1,7 @@
 #include "kernels/cuda/copy_queue.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/launch.cuh"
 
 namespace palimpsest::cuda {
@@ -29,6 +31,22 @@ __global__ void __launch_bounds__(kThreads) chosen_vectors(const std::int32_t* i
   }
 }
 
+struct RowMoves {
+  RowMove move[CopyQueue::kMostMoves];
+};
+
+/// Grid: [words of the widest row / kThreads, rows].
+__global__ void __launch_bounds__(kThreads) move_rows(RowMoves moves, const std::int32_t* rows, bool scatters) {
+  const std::int64_t i = blockIdx.y, chosen = rows ? rows[i] : i, word = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+#pragma unroll
+  for (const RowMove& m : moves.move) {
+    if (word >= m.bytes / 4) continue;
+    const auto* from = static_cast<const std::byte*>(m.from) + (scatters ? i : chosen) * m.from_stride;
+    auto* to = static_cast<std::byte*>(m.to) + (scatters ? chosen : i) * m.to_stride;
+    reinterpret_cast<std::uint32_t*>(to)[word] = reinterpret_cast<const std::uint32_t*>(from)[word];
+  }
+}
+
 class CudaCopyQueue final : public CopyQueue {
  public:
   explicit CudaCopyQueue(Device& device) : device_(device) {
@@ -54,8 +72,22 @@ class CudaCopyQueue final : public CopyQueue {
         static_cast<const std::int32_t*>(ids.data), reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from), stride / 16);
     check(cudaGetLastError(), "copying chosen experts");
   }
+  void gather(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count) override { move(moves, rows, count, false); }
+  void scatter(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count) override { move(moves, rows, count, true); }
+  void call(void (*function)(void*), void* argument) override { check(cudaLaunchHostFunc(stream(), function, argument), "calling the host"); }
 
  private:
+  void move(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count, bool scatters) {
+    RowMoves all{};
+    std::int64_t widest = 0;
+    for (std::size_t i = 0; i < moves.size(); ++i) {
+      all.move[i] = moves[i];
+      widest = std::max(widest, moves[i].bytes / 4);
+    }
+    if (widest == 0 || count == 0) return;
+    move_rows<<<dim3(static_cast<unsigned>((widest + kThreads - 1) / kThreads), static_cast<unsigned>(count)), kThreads, 0, stream()>>>(all, rows, scatters);
+    check(cudaGetLastError(), "moving rows");
+  }
   cudaStream_t stream() const { return static_cast<cudaStream_t>(device_.stream()); }
   Device& device_;
   cudaStream_t copies_ = nullptr;
