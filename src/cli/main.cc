@@ -12,6 +12,7 @@
 #include "cli/io.h"
 #include "cli/model_spec.h"
 #include "cli/parse.h"
+#include "cli/setup.h"
 
 namespace palimpsest::cli {
 namespace {
@@ -60,6 +61,7 @@ int run_program(std::vector<std::string> arguments) {
   if (options.verbose) log::set_level(log::Level::kInfo);
   install_interrupt_handler();
   if (options.command != Command::kPull) options.model = resolve_model(options.model, options.command == Command::kPlan);
+  if (options.command != Command::kPlan) choose_host_experts(options);
   keep_to_budget(options);
   return dispatch(options);
 }

@@ -33,7 +33,7 @@ struct Options {
   std::optional<double> temperature, top_p, min_p, repeat_penalty;
   std::optional<std::int64_t> top_k;
   std::string cache_type = "bf16", page_type = "f32", device = "cpu";
-  std::optional<std::string> budget, cache_ram, cache_disk, session;
+  std::optional<std::string> budget, cache_ram, cache_disk, session, host_experts;
   std::string activations = "q16";
   std::string cache_disk_size = "16GiB", session_snapshots = "1GiB";
   std::int64_t save_every = 30;  ///< seconds

@@ -124,6 +124,8 @@ void check_required(Command command, const Options& options) {
 }
 
 void check_device(const Options& options) {
+  if (options.host_experts && !options.gpu_layers && !options.cpu_moe)
+    throw make_error(ErrorCode::kUsage, "--host-experts is for experts that stay with the host: it needs --cpu-moe or --gpu-layers");
   if (options.device == "cuda" || (!options.gpu_layers && !options.cpu_moe)) return;
   throw make_error(ErrorCode::kUsage, "{} is for models on a GPU: it needs --device cuda", options.cpu_moe ? "--cpu-moe" : "--gpu-layers");
 }

@@ -54,17 +54,14 @@ void add_speed(PlanReport& report, const Options& options) {
     report.disk_bandwidth = measure_disk_bandwidth(file);
   if (!plan.on_host()) {  // on one device, or not at all
     report.device = find_device("h200");
+    if (report.host_experts) report.host_experts->speed = host_experts_speed(plan.decode, plan.bus_step, *report.device, report.host_experts->reads);
     if (!plan.fits()) return;
     report.on_device = device_speed(plan.decode, 0, *report.device);
-    if (plan.bus_step > 0) report.on_device->tokens_per_second = std::min(report.on_device->tokens_per_second, kBusBandwidth / plan.bus_step);
+    const auto speed = report.host_experts ? report.host_experts->speed : host_experts_speed(plan.decode, plan.bus_step, *report.device, 0);
+    report.on_device->tokens_per_second = report.request.offload.compute ? speed.compute : speed.stream;
     return;
   }
-  const MachineInfo machine = probe_machine();
-  const int threads = options.threads > 0 ? static_cast<int>(options.threads) : machine.cores;
-  // Larger than the last cache and read end to end: little of one pass is left for the next.
-  const std::int64_t buffer = std::clamp<std::int64_t>(2 * machine.l3_bytes, 64 << 20, 512 << 20);
-  if (buffer < machine.memory_available / 2)
-    report.memory_bandwidth = measure_read_bandwidth(buffer, threads);
+  report.memory_bandwidth = measure_memory_reads(options.threads > 0 ? static_cast<int>(options.threads) : probe_machine().cores);
   const std::int64_t room = plan.limit - (plan.total() - plan.memory.weights);
   report.speed = decode_speed(plan.decode, plan.stored_in(WeightKind::kRoutedExperts), room,
                               report.memory_bandwidth, report.disk_bandwidth);
@@ -84,11 +81,15 @@ int plan(const Options& options) {
                                 .process = outlined.process}};
   report.has_budget = options.budget.has_value();
   if (options.device == "cuda") report.request.where = DeviceKind::kCuda;
+  report.request.is_budget = report.has_budget;
   report.request.offload = weight_offload(options);
+  report.host_experts = weigh_host_experts(options, *outlined.model, decode_cost(*outlined.model, 0, DType::kBF16));
+  if (options.host_experts.value_or("auto") == "auto") report.request.offload.compute = report.host_experts && report.host_experts->speed.computes();
   report.request.limit = report.has_budget          ? parse_size("--budget", *options.budget)
                          : options.device == "cuda" ? ops::free_cuda_memory().value_or(kFreeOnH200)
                                                     : machine::available_memory() + outlined.process;
   report.plan = plan_model(*outlined.model, report.request);
+  if (!report.plan.fits() && !report.plan.on_host()) report.would_fit = what_would_fit(*outlined.model, report.request, report.plan);
   report.most_sequences = most_sequences(*outlined.model, report.request, report.plan);
   add_replays(report);
   add_speed(report, options);

@@ -1,6 +1,7 @@
 #include "cli/plan_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -107,6 +108,7 @@ std::string host_text(const PlanReport& r) {
   };
   row("the program itself", r.plan.process, "without the driver's part");
   row("weights", h.weights, "pinned: layers or experts that stay there");
+  row("experts", h.experts, "rows and workspace of those that are computed there");
   row("staging", h.staging, "while weights are loaded");
   row("copies", h.copies, "while weights are loaded");
   row("logits", h.logits, "kept for every sequence");
@@ -120,6 +122,7 @@ std::string fit_text(const PlanReport& r) {
   const ModelPlan& plan = r.plan;
   const std::string each = plan.memory.sequences == 1 ? "" : " for each sequence";
   std::string text = plan.fits() ? "\nIt fits." : "\nIt does not fit.";
+  if (!r.would_fit.empty()) text += fmt::format(" What would: {}.", fmt::join(r.would_fit, "; or "));
   const bool unlimited = plan.memory.list_per_token == 0;
   if (plan.longest > 0 && !unlimited)
     text += fmt::format(" The longest context that fits is {} tokens{}.",
@@ -170,17 +173,25 @@ std::string speed_text(const PlanReport& r) {
                        ? format_bytes(r.speed->from_disk) + " of each token from disk"
                        : "all in memory"});
   }
-  if (r.plan.bus_step > 0) {
-    const double bus = kBusBandwidth;
-    const auto bytes = [](double n) { return format_bytes(static_cast<std::int64_t>(n)); };
-    const auto rows = static_cast<double>(r.request.session.ubatch);
-    table.add_row({"weights over the bus, a token", bytes(r.plan.bus_step), fmt::format("at most {} at an assumed {}", tokens_a_second(bus / r.plan.bus_step), gigabytes_a_second(bus))});
-    table.add_row({fmt::format("a pass of {} rows", r.request.session.ubatch), bytes(r.plan.bus_pass), fmt::format("prompts at most {}", tokens_a_second(rows * bus / r.plan.bus_pass))});
+  const auto bytes = [](double n) { return format_bytes(static_cast<std::int64_t>(n)); };
+  const bool computes = r.request.offload.compute && r.host_experts;
+  if (r.host_experts) {
+    const HostExpertsSpeed& speed = r.host_experts->speed;
+    table.add_row({"experts of a token with the host", bytes(r.plan.bus_step.experts),
+                   fmt::format("--host-experts compute: at most {}, stream: {}; {} is taken", speed.compute > 0 ? tokens_a_second(speed.compute) : "(reads not measured)",
+                               tokens_a_second(speed.stream), computes ? "compute" : "stream")});
+    if (r.host_experts->reads > 0) table.add_row({"the host's cores read", gigabytes_a_second(r.host_experts->reads), "measured now"});
+  }
+  if (r.plan.bus_pass.total() > 0) {
+    const double rows = static_cast<double>(r.request.session.ubatch), step = computes ? r.plan.bus_step.dense : r.plan.bus_step.total();
+    if (step > 0) table.add_row({"weights over the bus, a token", bytes(step), fmt::format("at an assumed {}", gigabytes_a_second(kBusBandwidth))});
+    table.add_row({fmt::format("a pass of {} rows", r.request.session.ubatch), bytes(r.plan.bus_pass.total()),
+                   fmt::format("over the bus at an assumed {}: prompts at most {}", gigabytes_a_second(kBusBandwidth), tokens_a_second(rows * kBusBandwidth / r.plan.bus_pass.total()))});
   }
   if (r.on_device) {
     table.add_row({fmt::format("{} x {} at most", r.on_device->count, r.device->name),
                    tokens_a_second(r.on_device->tokens_per_second),
-                   fmt::format("by its data sheet: {:.0f} GB at {}",
+                   fmt::format("{}by its data sheet: {:.0f} GB at {}", r.plan.bus_pass.total() > 0 ? "waiting for the host's weights as above, else " : "",
                                static_cast<double>(r.device->memory) / 1e9,
                                gigabytes_a_second(r.device->bandwidth))});
   }
@@ -311,10 +322,18 @@ nlohmann::ordered_json to_json(const PlanReport& r) {
         {"attention_bytes", c.all_attention_bytes(m.context)},
         {"reduction", c.reduction(m.context)}}}};
   if (const HostShare& h = plan.host; !plan.on_host()) {
-    json["host"] = {{"process", plan.process}, {"weights", h.weights}, {"staging", h.staging},   {"copies", h.copies},         {"logits", h.logits},
+    json["host"] = {{"process", plan.process}, {"weights", h.weights}, {"staging", h.staging},   {"copies", h.copies},         {"logits", h.logits}, {"experts", h.experts},
                     {"results", h.results},    {"pictures", h.pictures}, {"total", plan.host_total()}};
   }
-  if (plan.bus_step > 0) json["speed"]["bus"] = {{"bandwidth", kBusBandwidth}, {"step", plan.bus_step}, {"pass", plan.bus_pass}};
+  if (!plan.fits() && !plan.on_host()) json["would_fit"] = r.would_fit;
+  if (plan.bus_pass.total() > 0) json["speed"]["bus"] = {{"bandwidth", kBusBandwidth}, {"step", plan.bus_step.total()}, {"pass", plan.bus_pass.total()}};
+  if (r.host_experts) {
+    json["speed"]["host_experts"] = {{"bytes", plan.bus_step.experts},
+                                     {"reads", number(r.host_experts->reads)},
+                                     {"compute", number(r.host_experts->speed.compute)},
+                                     {"stream", r.host_experts->speed.stream},
+                                     {"taken", r.request.offload.compute ? "compute" : "stream"}};
+  }
   if (r.on_device) {
     json["speed"]["device"] = {{"name", r.device->name},
                                {"count", r.on_device->count},

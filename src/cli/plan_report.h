@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/setup.h"
 #include "plan/model_plan.h"
 #include "plan/speed.h"
 
@@ -32,6 +33,8 @@ struct PlanReport {
 
   double memory_bandwidth = 0, disk_bandwidth = 0;  ///< bytes a second; 0: not measured
   std::optional<SpeedEstimate> speed;
+  std::optional<HostExpertsChoice> host_experts;  ///< where routed experts stay with the host
+  std::vector<std::string> would_fit;             ///< of a plan for a device that does not fit
   const DeviceData* device = nullptr;
   std::optional<DeviceEstimate> on_device;
 };

@@ -10,8 +10,11 @@
 #include "cli/io.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
+#include "machine/machine.h"
 #include "machine/memory.h"
 #include "model/state_spec.h"
+#include "model/weight_upload.h"
+#include "ops/host_experts.h"
 #include "plan/memory_plan.h"
 #include "report/numbers.h"
 #include "report/progress.h"
@@ -77,7 +80,31 @@ std::optional<VisionConfig> vision_config(const Options& options) {
   return config;
 }
 
-WeightOffload weight_offload(const Options& options) { return {.device_layers = options.gpu_layers, .experts = options.cpu_moe}; }
+WeightOffload weight_offload(const Options& options) {
+  return {.device_layers = options.gpu_layers, .experts = options.cpu_moe, .compute = options.host_experts == "compute", .threads = static_cast<int>(options.threads)};
+}
+
+std::optional<HostExpertsChoice> weigh_host_experts(const Options& options, const Model& outline, const DecodeCost& cost) {
+  if (!weight_offload(options).any()) return std::nullopt;
+  check_offload(weight_offload(options), outline.config());
+  const BusBytes step = bus_bytes(weight_sizes(outline), weight_offload(options), outline.config().moe, 1);
+  if (step.experts == 0 && options.host_experts == "compute") throw make_error(ErrorCode::kUsage, "--host-experts compute: no routed experts of this model stay with the host");
+  if (step.experts == 0) return std::nullopt;
+  const double reads = measure_memory_reads(ops::HostExperts::threads_or_default(static_cast<int>(options.threads)));
+  return HostExpertsChoice{host_experts_speed(cost, step, *find_device("h200"), reads), reads};
+}
+
+void choose_host_experts(Options& options) {
+  if (!weight_offload(options).any() || options.host_experts == "stream") return;
+  model_folder(options.model);
+  const auto outline = Model::outline(options.model);
+  const auto choice = weigh_host_experts(options, *outline, decode_cost(*outline, 0, DType::kBF16));
+  if (options.host_experts.value_or("auto") == "auto") options.host_experts = choice && choice->speed.computes() ? "compute" : "stream";
+  if (choice) {
+    log::info("experts of steps: {} (at most {:.3g} tokens/s over the bus, {:.3g} by the host's cores, which read {:.3g} GB/s)",
+              *options.host_experts, choice->speed.stream, choice->speed.compute, choice->reads / 1e9);
+  }
+}
 
 SessionOptions session_options(const Options& options) {
   SessionOptions session;

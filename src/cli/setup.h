@@ -14,6 +14,7 @@
 #include "palimpsest/sampler.h"
 #include "palimpsest/session.h"
 #include "palimpsest/tokenizer.h"
+#include "plan/speed.h"
 
 // What the commands that run a model do first, and the line they end with.
 
@@ -31,6 +32,14 @@ std::shared_ptr<const Model> load_model(const Options& options);
 std::optional<VisionConfig> vision_config(const Options& options);
 
 WeightOffload weight_offload(const Options& options);
+/// The speeds of steps in both ways where routed experts stay with the host; nothing where none do. Measures what the host's cores read: 0.4 seconds.
+struct HostExpertsChoice {
+  HostExpertsSpeed speed;
+  double reads = 0;  ///< bytes a second
+};
+std::optional<HostExpertsChoice> weigh_host_experts(const Options& options, const Model& outline, const DecodeCost& cost);
+/// Sets --host-experts to what it stands for. Throws Error{kUsage} where no experts stay with the host.
+void choose_host_experts(Options& options);
 SessionOptions session_options(const Options& options);
 EngineOptions engine_options(const Options& options);  ///< of serve
 /// The same session with the types of lists and pages that it has without flags.

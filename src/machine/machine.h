@@ -28,6 +28,9 @@ enum class Pages { kSmall, kHuge };
 /// cache's. The best of several passes with 1, 4 and 8 streams a thread, about a third of a second in all. Throws Error{kOutOfMemory}.
 double measure_read_bandwidth(std::int64_t bytes, int threads, Pages pages = Pages::kHuge);
 
+/// The same of a buffer that is larger than the last cache: 64 to 512 MiB. 0 where memory for it lacks.
+double measure_memory_reads(int threads);
+
 /// The same for threads that read and write again every number of their slice in one sweep, in huge pages: the floor for kernels that update
 /// a state. Counts each byte twice, as it is read and as it is written.
 double measure_update_bandwidth(std::int64_t bytes, int threads);

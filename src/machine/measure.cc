@@ -91,6 +91,13 @@ double measure_read_bandwidth(std::int64_t bytes, int threads, Pages page_size) 
                     });
 }
 
+double measure_memory_reads(int threads) {
+  const MachineInfo machine = probe_machine();
+  // Read end to end, little of one pass is left for the next.
+  const std::int64_t buffer = std::clamp<std::int64_t>(2 * machine.l3_bytes, 64 << 20, 512 << 20);
+  return buffer < machine.memory_available / 2 ? measure_read_bandwidth(buffer, threads) : 0;
+}
+
 double measure_update_bandwidth(std::int64_t bytes, int threads) {
   // A factor of one leaves the numbers normal, however often.
   return 2 * best_sweep(bytes, threads, Pages::kHuge, [](std::uint8_t* p, std::int64_t slice, int) {

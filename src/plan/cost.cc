@@ -107,15 +107,15 @@ static double chosen_share(const MoeConfig& moe, std::int64_t rows) {
   return 1 - std::pow(1 - static_cast<double>(moe.experts_per_token) / static_cast<double>(moe.num_experts), static_cast<double>(rows));
 }
 
-double bus_bytes(const WeightSizes& sizes, const WeightOffload& offload, const MoeConfig& moe, std::int64_t rows) {
+BusBytes bus_bytes(const WeightSizes& sizes, const WeightOffload& offload, const MoeConfig& moe, std::int64_t rows) {
   std::int64_t dense = 0, experts = 0;
   for (std::size_t l = 0; l < sizes.layers.size(); ++l) {
     const bool all = stays(offload, static_cast<std::int64_t>(l));
     if (all) dense += sizes.layers[l].dense;
     if (all || offload.experts) experts += sizes.layers[l].experts;
   }
-  if (experts == 0) return static_cast<double>(dense);
-  return static_cast<double>(dense) + static_cast<double>(experts) * (fetches_chosen(moe, rows) ? chosen_share(moe, rows) : 1);
+  const double share = experts > 0 && fetches_chosen(moe, rows) ? chosen_share(moe, rows) : 1;
+  return {static_cast<double>(dense), static_cast<double>(experts) * share};
 }
 
 double pass_bytes(const DecodeCost& one, const MoeConfig& moe, std::int64_t rows,

@@ -26,9 +26,14 @@ DecodeCost decode_cost(const Model& model, std::int64_t context, DType list_type
 double pass_bytes(const DecodeCost& one, const MoeConfig& moe, std::int64_t rows,
                   std::int64_t sequences);
 
-/// Bytes of weights that a pass of `rows` rows brings from the host to a device: dense ones of layers that stay with the host, and of their experts
-/// all, or as many as are expected to be chosen where these are fetched alone (WeightStream).
-double bus_bytes(const WeightSizes& sizes, const WeightOffload& offload, const MoeConfig& moe, std::int64_t rows);
+/// Bytes of weights that a pass of `rows` rows brings from the host to a device: dense ones of layers that stay with the host, and of experts that do
+/// all, or as many as are expected to be chosen where these are fetched alone (WeightStream). Where the host computes steps' experts, it reads those
+/// of a step itself.
+struct BusBytes {
+  double dense = 0, experts = 0;
+  double total() const { return dense + experts; }
+};
+BusBytes bus_bytes(const WeightSizes& sizes, const WeightOffload& offload, const MoeConfig& moe, std::int64_t rows);
 /// What plans assume that the bus to a device carries, in bytes a second: PCIe 5.0 x16 has 63e9 less what packets cost. Not measured.
 inline constexpr double kBusBandwidth = 50e9;
 

@@ -32,7 +32,8 @@ struct HostShare {
   std::int64_t staging = 0;   ///< pinned, while weights are loaded
   std::int64_t copies = 0;    ///< while weights are loaded: those in another form than stored
   std::int64_t weights = 0;   ///< pinned: those that visit the device
-  std::int64_t most() const { return weights + std::max(logits + results + pictures, staging + copies); }
+  std::int64_t experts = 0;   ///< rows and workspace of experts that the host computes
+  std::int64_t most() const { return weights + experts + std::max(logits + results + pictures, staging + copies); }
 };
 /// All 0 on the host.
 HostShare host_share(const Model& model, const SessionOptions& options, std::int64_t sequences, DeviceKind where, std::int64_t weights = 0);

@@ -109,6 +109,10 @@ ModelPlan plan_model(const Model& model, const PlanRequest& request) {
     plan.bus_pass = bus_bytes(sizes, request.offload, config.moe, options.ubatch);
   }
   plan.host = host_share(model, options, request.sequences, request.where, plan.device.host);
+  if (request.offload.compute && plan.bus_step.experts > 0) {
+    const ops::ExpertShapes shapes = expert_shapes(config);
+    plan.host.experts = ops::HostExperts::pinned_bytes(shapes) + ops::HostExperts::workspace_bytes(shapes, request.offload.threads);
+  }
   const WeightPlace place = plan.on_host() ? place_weights(model, request.where) : WeightPlace{request.where, plan.device.bytes()};
   const std::int64_t available = request.limit - (plan.on_host() ? request.process : 0);
   plan.memory = plan_memory(model, options, available - request.more_workspace, request.sequences, place);

@@ -2,7 +2,9 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/weight_upload.h"
 #include "palimpsest/session.h"
@@ -76,8 +78,8 @@ struct ModelPlan {
   DeviceWeights device;  ///< where that is not the host; `copies` is then what weights take more there than in the files
   HostShare host;
   std::int64_t host_limit = 0;
-  /// Bytes of weights that cross the bus in a pass of one row, and in one of session.ubatch rows.
-  double bus_step = 0, bus_pass = 0;
+  /// Weights that cross the bus in a pass of one row, if none is computed by the host, and in one of session.ubatch rows.
+  BusBytes bus_step, bus_pass;
 
   bool on_host() const { return where == DeviceKind::kCpu; }
   /// Of what `limit` is of.
@@ -95,9 +97,11 @@ ModelPlan plan_model(const Model& model, const PlanRequest& request);
 /// Most sequences of plan.memory.context tokens each that fit together, at most 4096.
 std::int64_t most_sequences(const Model& model, const PlanRequest& request, const ModelPlan& plan);
 
+/// Up to three changes that would make a plan fit that does not: each is computed, and sufficient alone.
+std::vector<std::string> what_would_fit(const Model& model, const PlanRequest& request, const ModelPlan& plan);
+
 /// Throws Error{kOutOfMemory} when the plan does not fit request.limit, with the parts and up to
-/// three changes that would make it fit, the smallest first: each is computed, and sufficient
-/// alone.
+/// three changes that would make it fit, the smallest first.
 void require_budget(const Model& model, const PlanRequest& request, const ModelPlan& plan);
 
 }  // namespace palimpsest

@@ -181,19 +181,23 @@ class Changes {
 
 }  // namespace
 
+std::vector<std::string> what_would_fit(const Model& model, const PlanRequest& request, const ModelPlan& plan) {
+  std::vector<std::string> texts;
+  for (const Change& change : Changes(model, request, plan).find()) texts.push_back(change.text);
+  return texts;
+}
+
 void require_budget(const Model& model, const PlanRequest& request, const ModelPlan& plan) {
   if (plan.fits()) return;
   const MemoryPlan& m = plan.memory;
   const HostShare& h = plan.host;
   if (plan.total() <= plan.limit) {
     throw make_error(ErrorCode::kOutOfMemory,
-                     "beside the device {} of the host's memory are needed: the program itself {}, weights that stay there {}, and while weights are loaded staging {} and "
+                     "beside the device {} of the host's memory are needed: the program itself {}, weights that stay there {}, experts that are computed there {}, and while weights are loaded staging {} and "
                      "copies {}, then logits {}, results {} and pictures {}; {} are available",
-                     mebibytes(plan.host_total()), mebibytes(plan.process), mebibytes(h.weights), mebibytes(h.staging), mebibytes(h.copies), mebibytes(h.logits),
+                     mebibytes(plan.host_total()), mebibytes(plan.process), mebibytes(h.weights), mebibytes(h.experts), mebibytes(h.staging), mebibytes(h.copies), mebibytes(h.logits),
                      mebibytes(h.results), mebibytes(h.pictures), mebibytes(plan.host_limit));
   }
-  std::vector<std::string> texts;
-  for (const Change& change : Changes(model, request, plan).find()) texts.push_back(change.text);
   throw make_error(ErrorCode::kOutOfMemory,
                    "{} of {}{} does not hold {}: weights {}, pages {}, lists of {} tokens {}, "
                    "workspace of {} rows {}, snapshots {}{}{}. What would fit: {}",
@@ -201,7 +205,7 @@ void require_budget(const Model& model, const PlanRequest& request, const ModelP
                    mebibytes(m.pages + m.logits), m.context, mebibytes(m.lists),
                    request.session.ubatch, mebibytes(m.workspace), mebibytes(m.cache),
                    m.pictures > 0 ? ", pictures " + mebibytes(m.pictures) + " (less with --image-tokens)" : "",
-                   plan.on_host() ? ", the program itself " + mebibytes(plan.process) : "", fmt::join(texts, "; or "));
+                   plan.on_host() ? ", the program itself " + mebibytes(plan.process) : "", fmt::join(what_would_fit(model, request, plan), "; or "));
 }
 
 }  // namespace palimpsest

@@ -46,6 +46,14 @@ const DeviceData* find_device(std::string_view name) {
   return found == std::end(kDevices) ? nullptr : found;
 }
 
+HostExpertsSpeed host_experts_speed(const DecodeCost& cost, const BusBytes& step, const DeviceData& device, double host) {
+  const double ahead = step.dense / kBusBandwidth, touched = as_double(cost.total());
+  HostExpertsSpeed speed{.stream = 1 / (std::max(ahead, touched / device.bandwidth) + step.experts / kBusBandwidth)};
+  // The bus is free for what comes ahead while the host computes.
+  if (host > 0) speed.compute = 1 / std::max(ahead, (touched - step.experts) / device.bandwidth + step.experts / host);
+  return speed;
+}
+
 DeviceEstimate device_speed(const DecodeCost& cost, std::int64_t total, const DeviceData& device) {
   const std::int64_t count = std::max<std::int64_t>(1, (total + device.memory - 1) / device.memory);
   return {count, as_double(count) * device.bandwidth / as_double(cost.total())};

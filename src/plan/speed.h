@@ -32,6 +32,16 @@ std::span<const DeviceData> known_devices();
 /// Null for other names.
 const DeviceData* find_device(std::string_view name);
 
+/// A step of one sequence on a device some of whose experts stay with the host, in both ways there are, in tokens a second. Nothing but moving bytes
+/// takes time; dense weights come ahead, while the device computes, but experts when the router has chosen, and it waits for them.
+struct HostExpertsSpeed {
+  double stream = 0;   ///< they come over the bus, at kBusBandwidth
+  double compute = 0;  ///< the host's cores compute them; 0: nobody knows how fast they read
+  bool computes() const { return compute > stream; }
+};
+/// `step`: bus_bytes() of one row; `host`: bytes a second that its cores read, 0: not known.
+HostExpertsSpeed host_experts_speed(const DecodeCost& cost, const BusBytes& step, const DeviceData& device, double host);
+
 /// `count` devices that share the weights evenly.
 struct DeviceEstimate {
   std::int64_t count = 0;  ///< fewest that hold `total` bytes

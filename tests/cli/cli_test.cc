@@ -154,6 +154,9 @@ TEST(Usage, ValuesOutOfRangeNameFlagValueAndRange) {
                      {"off, low, high, max"});
   expect_usage_error(on_demo({"serve", "--cpu-moe"}), {"--cpu-moe", "--device cuda"});
   expect_usage_error(on_demo({"plan", "--device", "h200", "-ngl", "3"}), {"--gpu-layers", "--device cuda"});
+  expect_usage_error(on_demo({"run", "--device", "cuda", "--host-experts", "compute"}), {"--host-experts", "--cpu-moe or --gpu-layers"});
+  expect_usage_error(on_demo({"bench", "--device", "cuda", "--cpu-moe", "--host-experts", "cpu"}), {"--host-experts", "auto, compute, stream"});
+  expect_usage_error(on_demo({"plan", "--device", "cuda", "--gpu-layers", "8", "--host-experts", "compute"}), {"--host-experts compute: no routed experts"});
   expect_usage_error(on_demo({"plan", "--device", "cuda", "--gpu-layers", "9"}), {"between 0 and 8", "not 9"});
 }
 

@@ -145,13 +145,37 @@ TEST(Plan, ForADeviceThatNeedNotBeThere) {
   EXPECT_LT(host, routed + 256 * 6 * 32 * 7);
   EXPECT_DOUBLE_EQ(with_experts["speed"]["bus"]["step"].get<double>(), static_cast<double>(host) * 4 / 32);
   EXPECT_DOUBLE_EQ(with_experts["speed"]["bus"]["pass"].get<double>(), static_cast<double>(host));
+  // Either way a step's experts are read once: over the bus, or by the host's cores as they were measured.
+  std::vector<std::string> stays = experts;
+  experts.insert(experts.end(), {"--host-experts", "stream"});
+  stays.insert(stays.end(), {"--host-experts", "compute"});
+  const json streamed = plan_of(experts), computed = plan_of(stays);
+  for (const json& one : {with_experts, streamed, computed}) {
+    const json& speed = one["speed"]["host_experts"];
+    EXPECT_DOUBLE_EQ(speed["bytes"].get<double>(), static_cast<double>(host) * 4 / 32);
+    const double seconds = speed["bytes"].get<double>() / 50e9 + plan["token"]["total"].get<double>() / 4.8e12;
+    EXPECT_NEAR(speed["stream"].get<double>() * seconds, 1, 1e-6);
+    EXPECT_EQ(one["host"]["experts"] > 0, speed["taken"] == "compute");
+    EXPECT_EQ(one["speed"]["device"]["tokens_per_second"], speed[speed["taken"].get<std::string>()]);
+    if (speed["reads"].is_null()) continue;
+    const double there = speed["bytes"].get<double>() / speed["reads"].get<double>() + (plan["token"]["total"].get<double>() - speed["bytes"].get<double>()) / 4.8e12;
+    EXPECT_NEAR(speed["compute"].get<double>() * there, 1, 1e-6);
+  }
+  EXPECT_EQ(streamed["speed"]["host_experts"]["taken"], "stream");
+  EXPECT_EQ(computed["speed"]["host_experts"]["taken"], "compute");
+  const json& choice = with_experts["speed"]["host_experts"];
+  EXPECT_EQ(choice["taken"] == "compute", !choice["compute"].is_null() && choice["compute"].get<double>() > choice["stream"].get<double>());
+  EXPECT_FALSE(with_layers["speed"]["host_experts"].is_null());
+  EXPECT_FALSE(plan["speed"].contains("host_experts"));
   EXPECT_EQ(plan["host"]["weights"], 0);
   EXPECT_EQ(plan["memory"]["process"], 0);
   EXPECT_EQ(plan["memory"]["pages"], 2 * 6 * 3 * 128 * 128 * 4);
   EXPECT_EQ(plan["host"]["logits"], 2 * 4096 * 4);
   EXPECT_GT(plan["host"]["total"], plan["host"]["process"]);
   EXPECT_GT(plan["most_sequences"], 100);
-  EXPECT_FALSE(plan_of({demo(), "-c", "1000", "--device", "cuda", "--budget", "30MiB"})["fits"]);
+  const json small = plan_of({demo(), "-c", "1000", "--device", "cuda", "--budget", "30MiB"});
+  EXPECT_FALSE(small["fits"]);
+  EXPECT_NE(small["would_fit"].dump().find("--gpu-layers"), std::string::npos) << small["would_fit"];
 }
 
 TEST(Plan, SnapshotsShortenTheReplay) {

@@ -197,8 +197,9 @@ TEST_P(VisitingWeights, AreComputedWhereTheyLie) {
 
     // Prompts' rows visit, the others do not, whoever is in the pass and wherever it is cut at a multiple of 64.
     test::ForwardRunner runner(model, 1, 4, 400, 256);
-    runner.ctx.activations = Activations::kQ16;
     runner.fixed_forms = true;
+    EXPECT_EQ(runner.run(ids, ids.size()), runner.run(ids, 64)) << "more steps than are computed at a time";
+    runner.ctx.activations = Activations::kQ16;
     const auto alone = runner.run(ids, ids.size());
     EXPECT_EQ(runner.run(ids, 64), alone);
     const std::vector<std::int32_t> slots = {runner.states.acquire(), runner.states.acquire(), runner.states.acquire()};

@@ -150,8 +150,8 @@ TEST(DeviceBudget, NamesWhatMayStayWithTheHost) {
   r.offload = {{}, true};
   EXPECT_EQ(refusal(*model, r), "");
   const ModelPlan experts = plan_model(*model, r);
-  EXPECT_NEAR(experts.bus_step, experts.bus_pass * 8 / 256, experts.bus_step * 1e-9) << "a row chooses 8 of 256 experts";
-  EXPECT_EQ(experts.bus_pass, static_cast<double>(experts.host.weights));
+  EXPECT_NEAR(experts.bus_step.experts, experts.bus_pass.experts * 8 / 256, experts.bus_step.experts * 1e-9) << "a row chooses 8 of 256 experts";
+  EXPECT_EQ(experts.bus_pass.total(), static_cast<double>(experts.host.weights));
   r.offload = {std::stoll(text.substr(text.find("--gpu-layers ") + 13)), false};
   EXPECT_EQ(refusal(*model, r), "");
   ++*r.offload.device_layers;
