@@ -215,6 +215,33 @@ TEST_F(LatentDecode, ScoresFarApart) {
   }
 }
 
+/// The same of codes, whose scales jump too, between tokens and between the parts of a row; some are zero. Queries beyond the range of F16.
+TEST_F(LatentDecode, CodesAndScalesFarApart) {
+  for (const std::int64_t heads : {12, 32, 96}) {
+    DecodeCase c({.heads = heads, .list = DType::kI8}, {{299, 1}, {70, 1}});
+    const int exponents[] = {-30, 20};
+    for (std::size_t i = 0; i < c.q16().size(); ++i) {
+      const int n = static_cast<std::int64_t>(i) < heads * kKeys ? 0 : 1;
+      c.q16()[i] = i % kKeys == 128 ? float_to_bf16(std::ldexp(static_cast<float>(64 << (i / kKeys % 4)), exponents[n])) : 0;
+    }
+    const Tensor& blocks = c.args.list.blocks;
+    const Tensor& table = c.args.list.table;
+    for (std::int64_t n = 0; n < 2; ++n) {
+      for (std::int64_t t = 0; t < (n == 0 ? 300 : 71); ++t) {
+        const std::int64_t block = table.as<std::int32_t>()[c.args.slots.as<std::int32_t>()[n] * table.strides[0] + t / 64];
+        auto* const at = static_cast<std::int8_t*>(blocks.data) + block * blocks.strides[0];
+        std::int8_t* const codes = q8_codes(c.args.list.q8, at, t % 64);
+        auto* const scales = reinterpret_cast<std::uint16_t*>(q8_scales(c.args.list.q8, at, 64, t % 64));
+        std::fill(codes + 512, codes + 576, std::int8_t{0});
+        codes[512] = static_cast<std::int8_t>((t * 37 + n) % 83 - (t < 100 ? 80 : 0));
+        for (int g = 0; g < 3; ++g) scales[g] = t < 64 && n == 0 ? 0 : float_to_bf16(std::ldexp(1.5F, static_cast<int>((t * 7 + g * 11) % 25) - 12));
+        scales[3] = float_to_bf16(std::ldexp(t >= 128 && t < 192 ? 0.25F : 1.0F, -exponents[n]));
+      }
+    }
+    EXPECT_LE(worst_ratio(run(c.args, c.longest()), truth(c.args, c.longest())), 0.007) << heads << " heads";
+  }
+}
+
 TEST_F(LatentDecode, ANegativeSlotGivesZeros) {
   DecodeCase c({.heads = 12}, {{100, 1}, {200, 2}, {300, 1}});
   const_cast<std::int32_t*>(c.args.slots.as<std::int32_t>())[1] = -1;

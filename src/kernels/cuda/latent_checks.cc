@@ -22,8 +22,8 @@ void check_list(const TensorChecks& check, const PagedList& list) {
     check.sizes("list.blocks", blocks, {blocks.sizes[0], tokens, kLatent + kShared});
     return check.aligned("list.blocks", blocks, 16);
   }
-  if (q8.left != kLatent || q8.right != kShared || q8.left_group % 64 != 0 || q8.right_group < kShared || q8.scales() != 4) {
-    check.refuse("list.q8", fmt::format("rows of {} + {} codes in groups of {} and {}, expected 512 + 64 in groups of 192 (or more by 64) and 64", q8.left, q8.right,
+  if (q8.left != kLatent || q8.right != kShared || q8.left_group != 192 || q8.right_group < kShared) {
+    check.refuse("list.q8", fmt::format("rows of {} + {} codes in groups of {} and {}, expected 512 + 64 in groups of 192 and 64", q8.left, q8.right,
                                         q8.left_group, q8.right_group));
   }
   check.sizes("list.blocks", blocks, {blocks.sizes[0], tokens, q8.row_bytes()});

@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/latent_checks.h"
 #include "kernels/cuda/latent_kernels.h"
-#include "kernels/cuda/sm90/latent_decode.cuh"
+#include "kernels/cuda/sm90/latent_codes.cuh"
 #include "kernels/cuda/sm90/latent_project.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 
@@ -18,7 +18,10 @@ sm90::DecodeWorkspace workspace(const LatentDecodeArgs& args, std::int64_t max_l
   sm90::DecodeWorkspace work{};
   work.queries = at;
   work.padded_heads = padded_latent_heads(heads);
-  work.block_heads = heads > 64 ? work.padded_heads / 2 : work.padded_heads;
+  const bool codes = args.list.q8.defined();
+  if (codes) work.block_heads = work.padded_heads % 48 == 0 ? 48 : std::min(work.padded_heads, 32);
+  else work.block_heads = heads > 64 ? work.padded_heads / 2 : work.padded_heads;
+  work.image_bytes = work.block_heads * (sm90::kListRow * 2 + (codes ? 4 : 0));
   work.sums = reinterpret_cast<float2*>(at + room.queries);
   work.mixes = reinterpret_cast<float*>(at + room.queries + room.sums);
   work.splits = static_cast<int>(room.splits);
@@ -60,34 +63,41 @@ Tensor codes_of(const PagedList& list) {
   return t;
 }
 
-template <int N, int kBlocks, int kRaw>
-void attend(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, std::int64_t items, cudaStream_t stream) {
-  constexpr int kBytes = sm90::DecodeMemory<N, kRaw>::kBytes;
-  const auto kernel = sm90::latent_decode<N, kBlocks, kRaw>;
+template <class Kernel>
+void attend(Kernel* kernel, int bytes, int blocks, int most_rows, const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, std::int64_t items, cudaStream_t stream) {
   int device = 0, processors = 0;
   check(cudaGetDevice(&device), kName);
   check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), kName);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), kName);
-  const int rows = box_rows(args.list.blocks.sizes[1], kRaw > 0 ? sm90::kTile : sm90::kTile / kBlocks);
-  const CUtensorMap map = tensor_map(kRaw > 0 ? codes_of(args.list) : args.list.blocks, {1, rows}, kName, kRaw > 0 ? sm90::kThird : 64);
-  const Launch launch(dim3(static_cast<unsigned>(std::min<std::int64_t>(items, processors / kBlocks) * kBlocks)), sm90::kDecodeThreads, stream, kBlocks, kBytes);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), kName);
+  const int rows = box_rows(args.list.blocks.sizes[1], most_rows);
+  const CUtensorMap map = tensor_map(args.list.q8.defined() ? codes_of(args.list) : args.list.blocks, {1, rows}, kName);
+  const Launch launch(dim3(static_cast<unsigned>(std::min<std::int64_t>(items, processors / blocks) * blocks)), sm90::kDecodeThreads, stream, blocks, bytes);
   check(cudaLaunchKernelEx(&launch.config, kernel, args, work, map, rows), kName);
 }
 
+/// N heads a block, clusters of kBlocks.
 template <int N, int kBlocks>
-void choose_list(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, std::int64_t items, cudaStream_t stream) {
-  if (args.list.q8.defined()) attend<N, kBlocks, (N <= 16 ? 3 : 2)>(args, work, items, stream);
-  else attend<N, kBlocks, 0>(args, work, items, stream);
+void attend_list(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, cudaStream_t stream) {
+  attend(sm90::latent_decode<N, kBlocks>, sm90::DecodeMemory<N>::kBytes, kBlocks, sm90::kTile / kBlocks, args, work, args.q.sizes[0] * work.splits, stream);
+}
+template <int N>
+void attend_codes(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, cudaStream_t stream) {
+  attend(sm90::latent_decode_codes<N>, sm90::CodesMemory<N>::kBytes, 1, sm90::kTile, args, work, args.q.sizes[0] * work.splits * (work.padded_heads / N), stream);
 }
 
 void choose_heads(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, cudaStream_t stream) {
-  const std::int64_t heads = args.q.sizes[1], items = args.q.sizes[0] * work.splits;
-  if (heads <= 16) choose_list<16, 1>(args, work, items, stream);
-  else if (heads <= 32) choose_list<32, 1>(args, work, items, stream);
-  else if (heads <= 48) choose_list<48, 1>(args, work, items, stream);
-  else if (heads <= 64) choose_list<64, 1>(args, work, items, stream);
-  else if (heads <= 96) choose_list<48, 2>(args, work, items, stream);
-  else choose_list<64, 2>(args, work, items, stream);
+  if (args.list.q8.defined()) {
+    if (work.block_heads == 16) return attend_codes<16>(args, work, stream);
+    if (work.block_heads == 32) return attend_codes<32>(args, work, stream);
+    return attend_codes<48>(args, work, stream);
+  }
+  const std::int64_t heads = args.q.sizes[1];
+  if (heads <= 16) attend_list<16, 1>(args, work, stream);
+  else if (heads <= 32) attend_list<32, 1>(args, work, stream);
+  else if (heads <= 48) attend_list<48, 1>(args, work, stream);
+  else if (heads <= 64) attend_list<64, 1>(args, work, stream);
+  else if (heads <= 96) attend_list<48, 2>(args, work, stream);
+  else attend_list<64, 2>(args, work, stream);
 }
 
 }  // namespace
@@ -99,7 +109,8 @@ void latent_decode(const LatentDecodeArgs& args, std::int64_t max_length, void* 
   const auto where = static_cast<cudaStream_t>(stream);
   const auto heads = static_cast<unsigned>(args.q.sizes[1]), groups = static_cast<unsigned>((rows + sm90::kRowGroup - 1) / sm90::kRowGroup);
   const sm90::DecodeWorkspace work = workspace(args, max_length);
-  sm90::absorb_queries<<<dim3(static_cast<unsigned>(work.padded_heads), 2, groups), 256, 0, where>>>(args, work);
+  const auto absorb = args.list.q8.defined() ? sm90::absorb_queries_for_codes : sm90::absorb_queries;
+  absorb<<<dim3(2, static_cast<unsigned>(work.padded_heads), groups), 256, 0, where>>>(args, work);
   check(cudaGetLastError(), kName);
   choose_heads(args, work, where);
   const Launch combine(dim3(heads, static_cast<unsigned>(rows)), 512, where), project(dim3(heads, 4, groups), 256, where);

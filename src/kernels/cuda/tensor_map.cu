@@ -20,9 +20,9 @@ Encode encoder() {
 
 }  // namespace
 
-CUtensorMap tensor_map(const Tensor& t, std::initializer_list<int> box, const char* what, int columns) {
+CUtensorMap tensor_map(const Tensor& t, std::initializer_list<int> box, const char* what) {
   cuuint64_t sizes[5], strides[4];
-  cuuint32_t boxes[5] = {static_cast<cuuint32_t>(columns)}, steps[5] = {1, 1, 1, 1, 1};
+  cuuint32_t boxes[5] = {64}, steps[5] = {1, 1, 1, 1, 1};
   for (int d = 0; d < t.rank; ++d) sizes[d] = static_cast<cuuint64_t>(t.sizes[t.rank - 1 - d]);
   for (int d = 0; d + 1 < t.rank; ++d) {
     // A dimension of one element may have any stride; the map wants a multiple of 16.
@@ -33,7 +33,7 @@ CUtensorMap tensor_map(const Tensor& t, std::initializer_list<int> box, const ch
   CUtensorMap map;
   const bool bytes = t.dtype == DType::kI8;
   const CUresult status = encoder()(&map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(t.rank), t.data, sizes, strides, boxes, steps,
-                                    CU_TENSOR_MAP_INTERLEAVE_NONE, bytes ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                    CU_TENSOR_MAP_INTERLEAVE_NONE, bytes ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw Error(ErrorCode::kInternal, std::string("CUDA: ") + what + ": no map for bulk copies, status " + std::to_string(static_cast<int>(status)));

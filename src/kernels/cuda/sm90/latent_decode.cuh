@@ -15,8 +15,7 @@
 // The anchor of a head is the largest score of the first tile, and stays until a score exceeds it by 2^kSlack: neither BF16 nor F32 lose
 // precision with size, so the usual maximum a tile, with its two trips through shared memory, is taken only then.
 //
-// A list in 8-bit codes (q8_rows.h) arrives as codes, three units at a time: one warp of the third warpgroup asks for them, three turn them into
-// the same units, code times scale rounded to BF16. Then the blocks of a cluster fetch for themselves.
+// Lists in 8-bit codes: latent_codes.cuh.
 //
 // Bits depend on the row's own list alone: splits (latent_rows.cuh), tiles and the two parts of the sum are fixed by position.
 
@@ -31,27 +30,21 @@ inline constexpr int kDecodeThreads = 3 * 128;  ///< two warpgroups that compute
 inline constexpr int kTile = 64, kUnitBytes = kTile * 128, kTileUnits = 9;
 inline constexpr float kSlack = 20;
 
-/// A third of a tile as codes, [64 tokens, 192], then the scales of the tokens, BF16 [64, 4]. The last third holds latent units 6 and 7 and the
-/// shared key channels.
-inline constexpr int kThird = 192, kCodesBytes = kTile * kThird, kRawBytes = kCodesBytes + kTile * 8;
-
-/// Shared memory of a block for N heads. kRaw: thirds of tiles that may be on their way as codes; 0: the list is BF16.
-template <int N, int kRaw>
+/// Shared memory of a block for N heads.
+template <int N>
 struct DecodeMemory {
-  static constexpr int kLimit = 227 * 1024 - 1024 - kRaw * (kRawBytes + 16);  ///< less what alignment may cost
+  static constexpr int kLimit = 227 * 1024 - 1024;  ///< less what alignment may cost
   static constexpr int kQueries = N * kListRow * 2, kWeights = N * kTile * 2, kExchange = N * 256, kMaxima = 16 * N, kFactors = 4 * N;
   static constexpr int kUnits = (kLimit - kQueries - kWeights - kExchange - kMaxima - kFactors - 512) / kUnitBytes;
-  static constexpr int kBytes = 1024 + kUnits * kUnitBytes + kQueries + kWeights + kExchange + kMaxima + kFactors + kUnits * 16 + 16 + kRaw * (kRawBytes + 16) + 128;
+  static constexpr int kBytes = 1024 + kUnits * kUnitBytes + kQueries + kWeights + kExchange + kMaxima + kFactors + kUnits * 16 + 16;
 
   unsigned char* units;
-  unsigned char* raw;       ///< thirds as codes
   unsigned char* queries;   ///< nine tiles [N, 64], in the order of the units
   unsigned char* weights;   ///< P: a tile [N, 64 tokens]
   float4* exchange;         ///< [2, N / 16, 128]
   float* maxima;            ///< [2, 4, N / 2]
   float* factors;           ///< [N]
   std::uint64_t *full, *empty;  ///< of the units
-  std::uint64_t *raw_full, *raw_empty;
   std::uint64_t *queries_full, *queries_empty;
 
   __device__ explicit DecodeMemory(unsigned char* memory) {
@@ -63,12 +56,8 @@ struct DecodeMemory {
     factors = maxima + kMaxima / 4;
     full = reinterpret_cast<std::uint64_t*>(factors + N);
     empty = full + kUnits;
-    raw_full = empty + kUnits;
-    raw_empty = raw_full + kRaw;
-    queries_full = raw_empty + kRaw;
+    queries_full = empty + kUnits;
     queries_empty = queries_full + 1;
-    raw = reinterpret_cast<unsigned char*>(queries_empty + 1);
-    raw += -shared_address(raw) & 127;
   }
 };
 
@@ -100,10 +89,10 @@ __device__ inline bool meet_any(bool flag) {
 __device__ inline void meet(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
 
 /// A warpgroup's share of one block's work.
-template <int N, int kBlocks, int kRaw>
+template <int N, int kBlocks>
 struct DecodeWorker {
   static constexpr int kHalf = N / 16;  ///< groups of eight heads whose scores this warpgroup finishes
-  using Memory = DecodeMemory<N, kRaw>;
+  using Memory = DecodeMemory<N>;
   using Place = RingPlace<Memory::kUnits>;
 
   const LatentDecodeArgs& a;
@@ -193,7 +182,7 @@ struct DecodeWorker {
   /// This warp is done with unit u of the tile at `at`.
   __device__ void release(const Place& at, int u) const {
     std::uint64_t* const barrier = memory.empty + at.ahead(u).slot;
-    if constexpr (kBlocks == 1 || kRaw > 0) {
+    if constexpr (kBlocks == 1) {
       warp_arrive(barrier);
     } else {
       __syncwarp();
@@ -366,7 +355,7 @@ struct DecodeWorker {
       place.advance(kTileUnits);
       // Where there is room for the units of more than two tiles, the next scores queue up behind this product. Else units go back first: the tile
       // after the next needs them, and waiting for the next one here would hold them.
-      if constexpr (Memory::kUnits > 2 * kTileUnits + (kRaw > 0 ? 1 : 2)) {
+      if constexpr (Memory::kUnits > 2 * kTileUnits + 2) {
         if (tile + 1 < tiles) {
           start_scores(valid(tile + 1));
           finish_mix<1>(done);
@@ -414,17 +403,15 @@ __device__ inline void foresee(const Box& b) {
                : "memory");
 }
 
-/// Asks for the units of all items of this block. BF16: four warps, every fourth unit each, because a unit costs a warp some 400 cycles of latency
-/// (wait, announce, ask). Codes: one. Lanes ask for the boxes of a unit side by side.
-template <int N, int kBlocks, int kRaw>
-__device__ void fetch_list(const LatentDecodeArgs& a, const DecodeWorkspace& work, const DecodeMemory<N, kRaw>& memory, const CUtensorMap* map, int box_rows,
-                           int rank, int fetcher) {
-  constexpr bool kCodes = kRaw > 0, kBoth = kBlocks == 2 && !kCodes;
-  constexpr int kFetchers = kCodes ? 1 : 4, kRowBytes = kCodes ? kThird + 8 : 128, kPieces = kCodes ? 3 : kTileUnits;
-  std::uint64_t *const full = kCodes ? memory.raw_full : memory.full, *const empty = kCodes ? memory.raw_empty : memory.empty;
+/// Asks for the units of all items of this block: four warps, every fourth unit each, because a unit costs a warp some 400 cycles of latency (wait,
+/// announce, ask). Lanes ask for the boxes of a unit side by side.
+template <int N, int kBlocks>
+__device__ void fetch_list(const LatentDecodeArgs& a, const DecodeWorkspace& work, const DecodeMemory<N>& memory, const CUtensorMap* map, int box_rows, int rank,
+                           int fetcher) {
+  constexpr bool kBoth = kBlocks == 2;
   const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTile / box_rows;
   const auto block_tokens = static_cast<unsigned>(a.list.blocks.sizes[1]);
-  RingPlace<kCodes ? kRaw : DecodeMemory<N, kRaw>::kUnits> place;
+  RingPlace<DecodeMemory<N>::kUnits> place;
   DecodeItems items{a, work.most_splits, lane};
   DecodeItem item;
   int item_turn = 0, turn = 0;
@@ -446,21 +433,13 @@ __device__ void fetch_list(const LatentDecodeArgs& a, const DecodeWorkspace& wor
       blocks[kAhead - 1] = block_of(begin + kAhead * kTile);
       const auto row = static_cast<int>(static_cast<unsigned>(begin + lane * box_rows) % block_tokens);
       const int asked = min(boxes, (item.end - begin + box_rows - 1) / box_rows);
-      for (int u = 0; u < kPieces; ++u, place.advance(1)) {
-        if (turn++ % kFetchers != fetcher) continue;
-        barrier_wait(empty + place.slot, place.turn ^ 1);
-        if (lane == 0) barrier_expect(full + place.slot, asked * box_rows * kRowBytes);
+      for (int u = 0; u < kTileUnits; ++u, place.advance(1)) {
+        if (turn++ % 4 != fetcher) continue;
+        barrier_wait(memory.empty + place.slot, place.turn ^ 1);
+        if (lane == 0) barrier_expect(memory.full + place.slot, asked * box_rows * 128);
         __syncwarp();
         if (lane < asked && (!kBoth || lane % kBlocks == rank)) {
-          const Box box{map, kCodes ? u * kThird : u == 0 ? kLatent : (u - 1) * 64, row, block};
-          if constexpr (kCodes) {
-            unsigned char* const to = memory.raw + place.slot * kRawBytes;
-            ask<false>(box, to + lane * box_rows * kThird, full + place.slot);
-            const auto* scales = static_cast<const unsigned char*>(a.list.blocks.data) + block * a.list.blocks.strides[0] + block_tokens * kListRow + row * 8;
-            copy_bulk(to + kCodesBytes + lane * box_rows * 8, scales, box_rows * 8, full + place.slot);
-          } else {
-            ask<kBoth>(box, memory.units + place.slot * kUnitBytes + lane * box_rows * 128, full + place.slot);
-          }
+          ask<kBoth>({map, u == 0 ? kLatent : (u - 1) * 64, row, block}, memory.units + place.slot * kUnitBytes + lane * box_rows * 128, memory.full + place.slot);
         }
         if constexpr (kBoth) {
           if (lane < boxes && lane % kBlocks == rank && later_token < item.end) {
@@ -472,92 +451,29 @@ __device__ void fetch_list(const LatentDecodeArgs& a, const DecodeWorkspace& wor
       if (fetcher == 0 && begin == item.begin && lane == 0) {  // the first tile is on its way while the item before still needs its queries
         if (k == static_cast<int>(blockIdx.x / kBlocks)) await_kernel_before();
         barrier_wait(memory.queries_empty, item_turn ^ 1);
-        barrier_expect(memory.queries_full, DecodeMemory<N, kRaw>::kQueries);
-        copy_bulk(memory.queries, work.queries + (static_cast<std::int64_t>(item.row) * kBlocks + rank) * DecodeMemory<N, kRaw>::kQueries,
-                  DecodeMemory<N, kRaw>::kQueries, memory.queries_full);
+        barrier_expect(memory.queries_full, DecodeMemory<N>::kQueries);
+        copy_bulk(memory.queries, work.queries + (static_cast<std::int64_t>(item.row) * kBlocks + rank) * DecodeMemory<N>::kQueries,
+                  DecodeMemory<N>::kQueries, memory.queries_full);
       }
       __syncwarp();
     }
   }
 }
 
-/// Four codes times their scale, rounded to BF16. Code + 128 becomes bits 8..15 of a float 2^7 + (code + 128) / 2^8, which one multiply-add makes exact.
-__device__ inline uint2 widen_codes(std::uint32_t codes, float times, float minus) {
-  codes ^= 0x80808080u;
-  const float x0 = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7604)), x1 = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7614));
-  const float x2 = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7624)), x3 = __uint_as_float(__byte_perm(codes, 0x43000000u, 0x7634));
-  return {pack_bf16(fmaf(x0, times, minus), fmaf(x1, times, minus)), pack_bf16(fmaf(x2, times, minus), fmaf(x3, times, minus))};
-}
-
-/// One unit of each third of all items: from codes to what the products read.
-template <int N, int kBlocks, int kRaw>
-__device__ void widen_list(const LatentDecodeArgs& a, const DecodeWorkspace& work, const DecodeMemory<N, kRaw>& memory, int widener) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, quarter = lane % 4, group_units = static_cast<int>(a.list.q8.left_group) / 64;
-  RingPlace<kRaw> from;
-  RingPlace<DecodeMemory<N, kRaw>::kUnits> tile;
-  DecodeItems items{a, work.most_splits, lane};
-  DecodeItem item;
-  for (int k = static_cast<int>(blockIdx.x / kBlocks); items.find(k, item); k += static_cast<int>(gridDim.x / kBlocks)) {
-    for (int begin = item.begin; begin < item.end; begin += kTile) {
-      for (int third = 0; third < 3; ++third, from.advance(1)) {
-        const int column = 3 * third + widener, u = column == 8 ? 0 : column + 1;  // units begin with the last 64 columns
-        const auto to = tile.ahead(u);
-        const unsigned char* const raw = memory.raw + from.slot * kRawBytes;
-        unsigned char* const unit = memory.units + to.slot * kUnitBytes;
-        const auto* scales = reinterpret_cast<const __nv_bfloat16*>(raw + kCodesBytes) + (u == 0 ? a.list.q8.left_groups() : column / group_units);
-        barrier_wait(memory.raw_full + from.slot, from.turn);
-        barrier_wait(memory.empty + to.slot, to.turn ^ 1);
-        // Several pieces are read before the first is written, which hides what reading takes.
-        constexpr int kAtOnce = N < 64 ? 4 : 2;
-#pragma unroll 1
-        for (int i = 0; i < 8; i += kAtOnce) {
-          uint4 codes[kAtOnce];
-          float scale[kAtOnce];
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j) {
-            const int token = 8 * (i + j) + lane / 4;
-            codes[j] = *reinterpret_cast<const uint4*>(raw + token * kThird + 64 * widener + quarter * 16);
-            scale[j] = __bfloat162float(scales[4 * token]);
-          }
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j) {
-            const float times = 256 * scale[j], minus = -32896 * scale[j];
-            const uint2 a = widen_codes(codes[j].x, times, minus), b = widen_codes(codes[j].y, times, minus);
-            const uint2 c = widen_codes(codes[j].z, times, minus), d = widen_codes(codes[j].w, times, minus);
-            const int token = 8 * (i + j) + lane / 4;
-            unsigned char* const row = unit + token * 128;
-            *reinterpret_cast<uint4*>(row + ((2 * quarter ^ (token & 7)) << 4)) = make_uint4(a.x, a.y, b.x, b.y);
-            *reinterpret_cast<uint4*>(row + ((2 * quarter + 1 ^ (token & 7)) << 4)) = make_uint4(c.x, c.y, d.x, d.y);
-          }
-        }
-        copies_follow();
-        warp_arrive(memory.full + to.slot);
-        warp_arrive(memory.raw_empty + from.slot);
-      }
-      tile.advance(kTileUnits);
-    }
-  }
-}
-
 /// Blocks (or clusters) take items in turn. kBlocks: blocks of a cluster, N heads each.
-template <int N, int kBlocks, int kRaw>
+template <int N, int kBlocks>
 __global__ void __launch_bounds__(kDecodeThreads, 1)
     latent_decode(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work, const __grid_constant__ CUtensorMap map,
                   const int box_rows) {
   extern __shared__ __align__(16) unsigned char decode_memory[];
-  constexpr int kReaders = kRaw > 0 ? 1 : kBlocks;
-  constexpr int kFetchRegisters = kRaw > 0 ? (N < 64 ? 88 : 56) : kBlocks == 2 ? 56 : 40, kComputeRegisters = kRaw > 0 && N < 64 ? 208 : kRaw > 0 || kBlocks == 2 ? 224 : 232;
+  constexpr int kFetchRegisters = kBlocks == 2 ? 56 : 40, kComputeRegisters = kBlocks == 2 ? 224 : 232;
   static_assert(2 * kComputeRegisters + kFetchRegisters == 504);  // what three warpgroups have
-  const DecodeMemory<N, kRaw> memory(decode_memory);
+  const DecodeMemory<N> memory(decode_memory);
   const int rank = static_cast<int>(blockIdx.x) % kBlocks, warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < DecodeMemory<N, kRaw>::kUnits; ++i) {
-      barrier_init(memory.full + i, kRaw > 0 ? kWarpArrivals : 1);
-      barrier_init(memory.empty + i, 4 * kReaders * kWarpArrivals);  // the warps of the warpgroup that reads it, of every block
-    }
-    for (int i = 0; i < kRaw; ++i) {
-      barrier_init(memory.raw_full + i, 1);
-      barrier_init(memory.raw_empty + i, 3 * kWarpArrivals);
+    for (int i = 0; i < DecodeMemory<N>::kUnits; ++i) {
+      barrier_init(memory.full + i, 1);
+      barrier_init(memory.empty + i, 4 * kBlocks * kWarpArrivals);  // the warps of the warpgroup that reads it, of every block
     }
     barrier_init(memory.queries_full, 1);
     barrier_init(memory.queries_empty, 8 * kWarpArrivals);
@@ -571,12 +487,11 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
   all_meet();
   if (warp >= 8) {
     registers_down<kFetchRegisters>();
-    if (kRaw == 0 || warp == 8) fetch_list<N, kBlocks, kRaw>(a, work, memory, &map, box_rows, rank, warp - 8);
-    else if constexpr (kRaw > 0) widen_list<N, kBlocks, kRaw>(a, work, memory, warp - 9);
+    fetch_list<N, kBlocks>(a, work, memory, &map, box_rows, rank, warp - 8);
   } else {
     registers_up<kComputeRegisters>();
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    DecodeWorker<N, kBlocks, kRaw> worker{a, work, memory, warp / 4, warp % 4, lane, static_cast<int>(threadIdx.x) % 128, rank * N, a.scale * 1.44269504f};
+    DecodeWorker<N, kBlocks> worker{a, work, memory, warp / 4, warp % 4, lane, static_cast<int>(threadIdx.x) % 128, rank * N, a.scale * 1.44269504f};
     DecodeItems items{a, work.most_splits, lane};
     DecodeItem item;
     for (int k = static_cast<int>(blockIdx.x / kBlocks); items.find(k, item); k += static_cast<int>(gridDim.x / kBlocks)) worker.item(item);

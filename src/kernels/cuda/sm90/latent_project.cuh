@@ -9,30 +9,70 @@ namespace palimpsest::cuda::sm90 {
 
 inline constexpr int kRowGroup = 8;
 
-/// Block (padded head, half of the latent, group of rows): two columns of B_k and a half of its rows a thread.
-__global__ void __launch_bounds__(256)
-    absorb_queries(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
+/// Of each row the power of two of which the largest number, over both blocks of the cluster, is 2^14 to 2^15 times: where F16 has most room below.
+__device__ inline void power_of_rows(const float (&x)[kRowGroup][2], const float (&q)[kKeyChannels + kSharedKeys][kRowGroup], int half, int (&powers)[kRowGroup]) {
+  __shared__ float most[8][kRowGroup], largest[kRowGroup];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int i = 0; i < kRowGroup; ++i) {
+    float m = half == 0 ? fmaxf(fabsf(x[i][0]), fabsf(x[i][1])) : fmaxf(fabsf(q[kKeyChannels + 2 * lane][i]), fabsf(q[kKeyChannels + 2 * lane + 1][i]));
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, offset));
+    if (lane == 0) most[threadIdx.x / 32][i] = m;
+  }
+  __syncthreads();
+  if (threadIdx.x < kRowGroup) {
+    float m = 0;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) m = fmaxf(m, most[w][threadIdx.x]);
+    largest[threadIdx.x] = m;
+  }
+  cluster_meet();
+#pragma unroll
+  for (int i = 0; i < kRowGroup; ++i) {
+    float other;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(other) : "r"(address_in(1 - static_cast<int>(blockIdx.x), largest + i)));
+    powers[i] = max((__float_as_int(fmaxf(largest[i], other)) >> 23) - 127 - 14, -126);
+  }
+  cluster_meet();  // nobody leaves while the other block may still read here
+}
+
+/// Block (half of the latent, padded head, group of rows): two columns of B_k and a half of its rows a thread.
+template <bool kCodes>
+__device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
   __shared__ float q[kKeyChannels + kSharedKeys][kRowGroup];
   __shared__ float2 part[kRowGroup][128];
   allow_kernel_after();
-  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, first = static_cast<std::int64_t>(blockIdx.z) * kRowGroup;
+  const std::int64_t heads = a.q.sizes[1], head = blockIdx.y, first = static_cast<std::int64_t>(blockIdx.z) * kRowGroup;
   const int rows = static_cast<int>(min(static_cast<long long>(kRowGroup), static_cast<long long>(a.q.sizes[0] - first)));
-  const int thread = static_cast<int>(threadIdx.x) % 128, half = static_cast<int>(threadIdx.x) / 128, column = static_cast<int>(blockIdx.y) * 256 + 2 * thread;
-  const auto image = [&](int i, int chunk, int column_of_chunk) {  // of row i
-    const std::int64_t n = (first + i) * (work.padded_heads / work.block_heads) + head / work.block_heads;
-    return work.queries + (n * 9 + chunk) * work.block_heads * 128 + swizzled(static_cast<int>(head % work.block_heads), column_of_chunk);
+  const int thread = static_cast<int>(threadIdx.x) % 128, half = static_cast<int>(threadIdx.x) / 128, column = static_cast<int>(blockIdx.x) * 256 + 2 * thread;
+  const int block_head = static_cast<int>(head % work.block_heads);
+  const auto image = [&](int i) { return work.queries + ((first + i) * (work.padded_heads / work.block_heads) + head / work.block_heads) * work.image_bytes; };  // of row i
+  int powers[kRowGroup] = {};
+  const auto store = [&](int i, int chunk, int c, float x, float y) {  // to columns c and c + 1 of a chunk
+    unsigned char* const tile = image(i) + chunk * work.block_heads * 128;
+    if constexpr (kCodes) {
+      const float times = __int_as_float((127 - powers[i]) << 23);
+      const __half2 pair = __floats2half2_rn(x * times, y * times);
+      *reinterpret_cast<__half*>(tile + swizzled(block_head, code_column(c))) = pair.x;
+      *reinterpret_cast<__half*>(tile + swizzled(block_head, code_column(c + 1))) = pair.y;
+    } else {
+      *reinterpret_cast<std::uint32_t*>(tile + swizzled(block_head, c)) = pack_bf16(x, y);
+    }
   };
   float out[kRowGroup][2] = {};
+  __nv_bfloat162 w[64];
   if (head < heads) {
     const auto* weights = static_cast<const __nv_bfloat16*>(a.kv_b.data) + (head * (kKeyChannels + kValueChannels) + half * 64) * a.kv_b.strides[0] + column;
-    __nv_bfloat162 w[64];
 #pragma unroll
     for (int d = 0; d < 64; ++d) w[d] = *reinterpret_cast<const __nv_bfloat162*>(weights + d * a.kv_b.strides[0]);
-    for (int i = static_cast<int>(threadIdx.x); i < (kKeyChannels + kSharedKeys) * kRowGroup; i += 256) {
-      const int row = i / (kKeyChannels + kSharedKeys), d = i % (kKeyChannels + kSharedKeys);
-      q[d][row] = row < rows ? load_input(a.q, (first + row) * a.q.strides[0] + head * a.q.strides[1] + d) : 0;
-    }
-    __syncthreads();
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < (kKeyChannels + kSharedKeys) * kRowGroup; i += 256) {
+    const int row = i / (kKeyChannels + kSharedKeys), d = i % (kKeyChannels + kSharedKeys);
+    q[d][row] = row < rows && head < heads ? load_input(a.q, (first + row) * a.q.strides[0] + head * a.q.strides[1] + d) : 0;
+  }
+  __syncthreads();
+  if (head < heads) {
 #pragma unroll
     for (int d = 0; d < 64; ++d) {
       const float2 x = __bfloat1622float2(w[d]);
@@ -42,25 +82,36 @@ __global__ void __launch_bounds__(256)
         out[i][1] = __fmaf_rn(x.y, q[half * 64 + d][i], out[i][1]);
       }
     }
-    if (half == 1) {
-#pragma unroll
-      for (int i = 0; i < kRowGroup; ++i) part[i][thread] = make_float2(out[i][0], out[i][1]);
-    }
-    __syncthreads();
   }
+  if (half == 1) {
+#pragma unroll
+    for (int i = 0; i < kRowGroup; ++i) part[i][thread] = make_float2(out[i][0], out[i][1]);
+  }
+  __syncthreads();
+  if (half == 0) {
+#pragma unroll
+    for (int i = 0; i < kRowGroup; ++i) out[i][0] += part[i][thread].x, out[i][1] += part[i][thread].y;
+  }
+  if constexpr (kCodes) power_of_rows(out, q, half, powers);
   if (half == 0) {
 #pragma unroll
     for (int i = 0; i < kRowGroup; ++i) {
-      if (i >= rows) break;
-      const float2 other = head < heads ? part[i][thread] : float2{};
-      *reinterpret_cast<std::uint32_t*>(image(i, 1 + column / 64, column % 64)) = pack_bf16(out[i][0] + other.x, out[i][1] + other.y);
+      if (i < rows) store(i, 1 + column / 64, column % 64, out[i][0], out[i][1]);
     }
-  } else if (blockIdx.y == 0) {
-    for (int i = thread / 32; i < rows; i += 4) {
+  } else if (blockIdx.x == 0) {
+#pragma unroll
+    for (int i = 0; i < kRowGroup; ++i) {
+      if (i >= rows || i % 4 != thread / 32) continue;
       const int d = thread % 32 * 2;
-      *reinterpret_cast<std::uint32_t*>(image(i, 0, d)) = head < heads ? pack_bf16(q[kKeyChannels + d][i], q[kKeyChannels + d + 1][i]) : 0;
+      store(i, 0, d, q[kKeyChannels + d][i], q[kKeyChannels + d + 1][i]);
+      if (kCodes && d == 0) *reinterpret_cast<float*>(image(i) + work.block_heads * kListRow * 2 + block_head * 4) = __int_as_float((powers[i] + 127) << 23);
     }
   }
+}
+__global__ void __launch_bounds__(256) absorb_queries(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) { absorb<false>(a, work); }
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(256)
+    absorb_queries_for_codes(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
+  absorb<true>(a, work);
 }
 
 /// Block (head, row): sum_s 2^(anchor_s - M) mix_s / sum_s 2^(anchor_s - M) sum_s, left in split 0. Four groups of 128 threads take every fourth

@@ -14,14 +14,20 @@ inline constexpr int kKeyChannels = 128, kValueChannels = 128;
 
 /// Where the kernels of one call leave what the next ones need.
 struct DecodeWorkspace {
-  unsigned char* queries;  ///< BF16 [R, padded heads / block_heads] images of q': nine tiles [block_heads, 64], shared key channels first, swizzled
+  /// [R, padded heads / block_heads] images of q': nine BF16 tiles [block_heads, 64], shared key channels first, swizzled. For codes F16 tiles, each
+  /// 16 columns in the order of code_column(), and F32 [block_heads] behind them by which they are to be multiplied.
+  unsigned char* queries;
   int block_heads;         ///< heads of a block
+  int image_bytes;
   int padded_heads;        ///< those beyond H are zeros
   float* mixes;            ///< [R, splits, H, 512]: sum_t 2^(s_t - anchor) latent_t of a split; split 0 becomes the mix of all
   float2* sums;            ///< [R, splits, H]: anchor, sum_t 2^(s_t - anchor)
   int splits;              ///< room in the arrays
   int most_splits;         ///< of any row, a matter of the number of heads
 };
+
+/// Where column c of the list is in the image for codes: two codes of a word go to the tensor cores together, the first and third before the others.
+__device__ inline int code_column(int c) { return (c & ~15) + c % 16 / 2 + c % 2 * 8; }
 
 /// The kernels of one call follow each other without a gap: each is launched while the one before still runs, and waits before it touches what
 /// that one writes.

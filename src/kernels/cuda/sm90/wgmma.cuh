@@ -50,23 +50,28 @@ __device__ inline void wgmma_values(float* d, const std::uint32_t* a, std::uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate));
 }
 
-/// d [64, N] = (accumulate ? d : 0) + A [64, 16] B [N, 16]^T: A in registers, B K-major.
+/// d [64, N] = (accumulate ? d : 0) + A [64, 16] B [N, 16]^T: A in registers, B K-major; BF16, or F16.
 template <int N>
 __device__ void wgmma_along(float* d, const std::uint32_t* a, std::uint32_t b, int accumulate);
+template <int N>
+__device__ void wgmma_along_f16(float* d, const std::uint32_t* a, std::uint32_t b, int accumulate);
 
-#define PALIMPSEST_WGMMA(n, registers, a0, a1, a2, a3, at_b, at_accumulate, ...) \
+#define PALIMPSEST_WGMMA(name, type, n, registers, a0, a1, a2, a3, at_b, at_accumulate, ...) \
   template <> \
-  __device__ inline void wgmma_along<n>(float* d, const std::uint32_t* a, std::uint32_t b, int accumulate) { \
+  __device__ inline void name<n>(float* d, const std::uint32_t* a, std::uint32_t b, int accumulate) { \
     asm volatile("{\n.reg .pred p;\n.reg .b32 h;\n.reg .b64 y;\nsetp.ne.b32 p, %" #at_accumulate ", 0;\nmov.b32 h, 0x40000040;\nmov.b64 y, {%" #at_b ", h};\n" \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" registers "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, y, p, 1, 1, 0;\n}\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" registers "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, y, p, 1, 1, 0;\n}\n" \
                  : __VA_ARGS__ \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate)); \
   }
-PALIMPSEST_WGMMA(32, PALIMPSEST_R16, 16, 17, 18, 19, 20, 21, PALIMPSEST_D16(0))
-PALIMPSEST_WGMMA(64, PALIMPSEST_R32, 32, 33, 34, 35, 36, 37, PALIMPSEST_D32(0))
-PALIMPSEST_WGMMA(96, PALIMPSEST_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47", 48, 49, 50, 51, 52, 53, PALIMPSEST_D32(0), PALIMPSEST_D16(32))
-PALIMPSEST_WGMMA(128, PALIMPSEST_R64, 64, 65, 66, 67, 68, 69, PALIMPSEST_D32(0), PALIMPSEST_D32(32))
-PALIMPSEST_WGMMA(192, PALIMPSEST_R96, 96, 97, 98, 99, 100, 101, PALIMPSEST_D32(0), PALIMPSEST_D32(32), PALIMPSEST_D32(64))
+PALIMPSEST_WGMMA(wgmma_along, bf16, 32, PALIMPSEST_R16, 16, 17, 18, 19, 20, 21, PALIMPSEST_D16(0))
+PALIMPSEST_WGMMA(wgmma_along, bf16, 64, PALIMPSEST_R32, 32, 33, 34, 35, 36, 37, PALIMPSEST_D32(0))
+PALIMPSEST_WGMMA(wgmma_along, bf16, 96, PALIMPSEST_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47", 48, 49, 50, 51, 52, 53, PALIMPSEST_D32(0), PALIMPSEST_D16(32))
+PALIMPSEST_WGMMA(wgmma_along, bf16, 128, PALIMPSEST_R64, 64, 65, 66, 67, 68, 69, PALIMPSEST_D32(0), PALIMPSEST_D32(32))
+PALIMPSEST_WGMMA(wgmma_along, bf16, 192, PALIMPSEST_R96, 96, 97, 98, 99, 100, 101, PALIMPSEST_D32(0), PALIMPSEST_D32(32), PALIMPSEST_D32(64))
+PALIMPSEST_WGMMA(wgmma_along_f16, f16, 16, PALIMPSEST_R8, 8, 9, 10, 11, 12, 13, PALIMPSEST_D8(0))
+PALIMPSEST_WGMMA(wgmma_along_f16, f16, 32, PALIMPSEST_R16, 16, 17, 18, 19, 20, 21, PALIMPSEST_D16(0))
+PALIMPSEST_WGMMA(wgmma_along_f16, f16, 48, PALIMPSEST_R24, 24, 25, 26, 27, 28, 29, PALIMPSEST_D16(0), PALIMPSEST_D8(16))
 #undef PALIMPSEST_WGMMA
 
 }  // namespace palimpsest::cuda::sm90
