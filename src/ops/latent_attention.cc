@@ -99,7 +99,7 @@ struct PromptRoom {
   Tensor cu_keys;
   Tensor latents, k_pe;  ///< of a window
   Tensor kv;             ///< BF16 [window, H (dn + dv)]
-  Tensor product, image;  ///< of a few of its rows, before it is rounded
+  Tensor product, image;  ///< of a few of its rows before they are rounded, where the product does not do that
   Tensor carry;
 
   PromptRoom(Arena& arena, const LatentAttentionArgs& a) : split(arena, a.past.size(0)) {
@@ -110,7 +110,7 @@ struct PromptRoom {
     k_pe = arena.allocate(DType::kBF16, {window, a.list.width() - r});
     kv = arena.allocate(DType::kBF16, {window, width});
     product = arena.allocate(DType::kF32, {cuda::kWindowRows, width});
-    const MatmulArgs most = {.x = latents.rows(0, cuda::kWindowRows), .w = a.kv_b, .y = product};
+    const MatmulArgs most = {.x = latents, .w = a.kv_b, .y = kv};
     image = arena.allocate(DType::kU8, {cuda::tile_workspace_bytes({&most, 1}, 1)});
     carry = arena.allocate(DType::kF32, {rows, heads, 8});
   }
@@ -144,7 +144,10 @@ void attend_prompts(ExecContext& ctx, const LatentAttentionArgs& a, const Prompt
     }
     const Tensor latents = room.latents.rows(0, S), k_pe = room.k_pe.rows(0, S);
     cuda::latent_window({.list = a.list, .split = room.split, .first = first, .count = window, .cu_keys = room.cu_keys, .latents = latents, .k_pe = k_pe}, stream);
-    for (std::int64_t s = 0; s < S; s += cuda::kWindowRows) {
+    const MatmulArgs whole = {.x = latents, .w = a.kv_b, .y = room.kv.rows(0, S)};
+    const bool rounds = S > 0 && cuda::tile_rounds(whole);
+    if (rounds) cuda::tile_matmul({&whole, 1}, 1, room.image.data, stream);
+    for (std::int64_t s = 0; s < S && !rounds; s += cuda::kWindowRows) {
       const std::int64_t rows = std::min(cuda::kWindowRows, S - s);
       const MatmulArgs product = {.x = latents.rows(s, rows), .w = a.kv_b, .y = room.product.rows(0, rows)};
       cuda::tile_matmul({&product, 1}, 1, room.image.data, stream);

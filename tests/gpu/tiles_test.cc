@@ -203,6 +203,23 @@ TEST_F(Tiles, ManyRowsOnWarpgroupsHaveTheBitsOfFew) {
   }
 }
 
+TEST_F(Tiles, ProductsOnWarpgroupsRoundTheirSums) {
+  constexpr std::int64_t kRows = 500, kOutputs = 5890, kColumns = 512;  // the last tiles of rows and of outputs are not full
+  auto numbers = random_normal(kRows * kColumns, 1);
+  const Weights w(kBF16, kOutputs, kColumns, 2);
+  const Tensor x = Tensor::contiguous(numbers.data(), DType::kF32, {kRows, kColumns});
+  const auto want = run(x, w.matrix, 1);
+  std::vector<std::uint16_t> got(want.size(), 0x7fc0);
+  const MatmulArgs there{to_device(x), to_device(w.matrix), to_device(Tensor::contiguous(got.data(), DType::kBF16, {kRows, kOutputs}))};
+  ASSERT_TRUE(cuda::tile_rounds(there));
+  cuda::tile_matmul({&there, 1}, 1, poisoned(cuda::tile_workspace_bytes({&there, 1}, 1)), cuda::cuda_device().stream());
+  cuda::cuda_device().wait();
+  from_device(there.y, got.data());
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) wrong += got[i] != float_to_bf16(want[i]);
+  EXPECT_EQ(wrong, 0U);
+}
+
 TEST_F(Tiles, WarpgroupsTakeProductsOfOneXSideBySide) {
   constexpr std::int64_t kRows = 1000, kColumns = 256;
   auto numbers = random_normal(kRows * kColumns, 1);

@@ -197,6 +197,7 @@ Work work_of(const MatmulArgs& a) {
   work.x_stride = a.x.strides[0];
   work.y_stride = a.y.strides[0];
   work.rows = static_cast<std::int32_t>(a.x.sizes[0]);
+  work.rounded = a.y.dtype == DType::kBF16;
   return work;
 }
 
@@ -210,6 +211,12 @@ bool for_warpgroups(std::span<const Work> works) {
 
 }  // namespace
 }  // namespace tiles
+
+bool tile_rounds(const MatmulArgs& a) {
+  if (!tiles_take(a) || a.w.rows() % 2 != 0) return false;
+  const tiles::Work work = tiles::work_of(a);
+  return tiles::for_warpgroups({&work, 1});
+}
 
 void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspace, void* stream) {
   if (products[0].x.sizes[0] == 0) return;

@@ -32,6 +32,7 @@ struct Work {
   const float* x = nullptr;
   float* y = nullptr;
   std::int64_t x_stride = 0, y_stride = 0;
+  bool rounded = false;                  ///< y is BF16 (dense products on warpgroups only)
   std::int32_t rows = 0;                 ///< of dense products
   const Tile* tiles = nullptr;           ///< else row i of a tile is pair pairs[begin + i]: x row pair / per_row, y row pair
   const std::int32_t *tiles_used = nullptr, *pairs = nullptr;

@@ -72,6 +72,7 @@ void keep_logits(const KeepLogitsArgs&, void*) { unsupported(); }
 
 bool tiles_take(const Matrix&) { unsupported(); }
 bool tile_side_by_side(std::span<const MatmulArgs>) { unsupported(); }
+bool tile_rounds(const MatmulArgs&) { unsupported(); }
 void tile_matmul(std::span<const MatmulArgs>, int, void*, void*) { unsupported(); }
 
 namespace plain {

@@ -319,6 +319,23 @@ __device__ void wide_store(const tiles::Work& work, const Tile& tile, int output
   }
 }
 
+/// The same of dense products to BF16: lanes of neighbouring outputs write two of them, one lane in one row and one in the next.
+template <int kRows>
+__device__ void wide_store_rounded(const tiles::Work& work, const Tile& tile, int output, const float (&total)[kRows / 2]) {
+  const int quad = static_cast<int>(threadIdx.x) % 4, second = output % 2;
+  auto* const y = reinterpret_cast<std::uint16_t*>(work.y) + output - second;
+#pragma unroll
+  for (int b = 0; b < kRows / 8; ++b) {
+    const int n = 8 * b + 2 * quad + second;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float even = total[4 * b + 2 * r], odd = total[4 * b + 2 * r + 1], other = __shfl_xor_sync(~0u, second ? even : odd, 4);
+      const std::uint32_t word = second ? pack_bf16(other, odd) : pack_bf16(even, other);
+      if (n < tile.count && output + 8 * r < work.outputs) *reinterpret_cast<std::uint32_t*>(y + (tile.begin + n) * work.y_stride + 8 * r) = word;
+    }
+  }
+}
+
 /// glu() of two sums to a warpgroup's half of one chunk of an image of BF16 numbers, like those that image_of makes. l: the output within the chunk.
 template <Form kForm, int kRows, int kParts>
 __device__ void wide_glu(const GluParams& glu, std::uint8_t* out, int l, int rows, float (&total)[kRows / 2]) {
@@ -392,6 +409,8 @@ __device__ void wide_multiply(const WideJob& job, const WideMemory<kForm, kRows,
       warpgroup_meets(which);
       std::uint8_t* const to = job.hidden + static_cast<std::int64_t>(place.row_tile) * job.blocks * Shape::kImageBytes + outputs.block * (kParts * rows * 128);
       if (!outputs.idle) store_half(to, m.out(), kParts * rows, which);
+    } else if (work.rounded && !outputs.idle) {
+      wide_store_rounded<kRows>(work, tile, outputs.output(row), total);
     } else if (!outputs.idle) {
       wide_store<kRows>(work, tile, outputs.output(row), total);
     }
