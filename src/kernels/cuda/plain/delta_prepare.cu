@@ -139,9 +139,12 @@ constexpr int kRun = 32, kGroup = 4;  ///< rows of a block, and of them in fligh
 struct Channel {
   const Tensor &x, &weights, &tails;
   std::int64_t c;
+  const float* from;  ///< the next row to be fetched
+  int stride;
   float weight[kTaps], before[kTaps - 1], next[kGroup];
 
-  __device__ Channel(const Tensor& x, const Tensor& weights, const Tensor& tails, std::int64_t c) : x(x), weights(weights), tails(tails), c(c) {
+  __device__ Channel(const Tensor& x, const Tensor& weights, const Tensor& tails, std::int64_t first, std::int64_t c)
+      : x(x), weights(weights), tails(tails), c(c), from(as<const float>(x) + first * x.strides[0] + c), stride(static_cast<int>(x.strides[0])) {
     const float4 w = as<const float4>(weights)[c];
     weight[0] = w.x, weight[1] = w.y, weight[2] = w.z, weight[3] = w.w;
   }
@@ -150,9 +153,9 @@ struct Channel {
 #pragma unroll
     for (int i = 0; i < kTaps - 1; ++i) before[i] = *at(x, tails, s, t + 1 - kTaps + i, c);
   }
-  __device__ void fetch(std::int64_t t, int rows) {
+  __device__ void fetch(int rows) {
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) next[i] = i < rows ? as<const float>(x)[(t + i) * x.strides[0] + c] : 0.0f;
+    for (int i = 0; i < kGroup; ++i, from += stride) next[i] = i < rows ? *from : 0.0f;
   }
   /// Row i of those fetched, as convolve() does it.
   __device__ float step(int i) {
@@ -190,21 +193,23 @@ __global__ void __launch_bounds__(kThreads) prepare_run(DeltaPrepareArgs a, Tens
   Span s{cu[n], cu[n + 1], as<const std::int32_t>(a.rows.slots)[n]};
   const auto prompt_end = [&] { return kPrompts ? s.begin + PromptRule{}(as<const std::int64_t>(past)[n], s.end - s.begin) : 0; };
   std::int64_t end = prompt_end();
+  const int row = static_cast<int>(heads) * kThreads;
   const auto put = [](bool rounded, const Tensor& f32, const Tensor& bf16, std::int64_t at, float x) {
     if (rounded) as<std::uint16_t>(bf16)[at] = static_cast<std::uint16_t>(sm90::pack_bf16(x, 0));
     else as<float>(f32)[at] = x;
   };
-  Channel q(a.q_in, a.conv_q, a.tails_q, c), k(a.k_in, a.conv_k, a.tails_k, c), v(a.v_in, a.conv_v, a.tails_v, c);
+  Channel q(a.q_in, a.conv_q, a.tails_q, first, c), k(a.k_in, a.conv_k, a.tails_k, first, c), v(a.v_in, a.conv_v, a.tails_v, first, c);
   const float bias = as<const float>(a.gate.dt_bias)[c], rate = expf(as<const float>(a.gate.a_log)[h]);
   q.begin(s, first), k.begin(s, first), v.begin(s, first);
   const std::int64_t last = min(first + kRun, rows);
-  for (std::int64_t t = first; t < last; t += kGroup) {
+  std::int64_t to = first * row + c;
+  for (std::int64_t t = first; t < last; t += kGroup, to += kGroup * row) {
     const int there = static_cast<int>(min(static_cast<std::int64_t>(kGroup), last - t)), half = static_cast<int>(t / kGroup % 2);
     float f[kGroup], queries[kGroup], keys[kGroup], squares[2 * kGroup];
     bool rounded[kGroup];
-    q.fetch(t, there), k.fetch(t, there), v.fetch(t, there);
+    q.fetch(there), k.fetch(there), v.fetch(there);
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) f[i] = i < there ? as<const float>(a.gate.f)[(t + i) * heads * kThreads + c] : 0.0f;
+    for (int i = 0; i < kGroup; ++i) f[i] = i < there ? as<const float>(a.gate.f)[to + i * row] : 0.0f;
     float beta = 0;
     if (thread < there) beta = as<const float>(a.beta)[(t + thread) * heads + h];
 #pragma unroll
@@ -219,8 +224,8 @@ __global__ void __launch_bounds__(kThreads) prepare_run(DeltaPrepareArgs a, Tens
       const float value = v.step(i);
       rounded[i] = t + i < end;
       if (i < there) {
-        put(rounded[i], a.v, prompts.v, (t + i) * heads * kThreads + c, value);
-        put(rounded[i], a.gate.g, prompts.g, (t + i) * heads * kThreads + c, log_decay(a.gate, rate, f[i] + bias));
+        put(rounded[i], a.v, prompts.v, to + i * row, value);
+        put(rounded[i], a.gate.g, prompts.g, to + i * row, log_decay(a.gate, rate, f[i] + bias));
       }
       squares[2 * i] = queries[i] * queries[i], squares[2 * i + 1] = keys[i] * keys[i];
     }
@@ -233,8 +238,8 @@ __global__ void __launch_bounds__(kThreads) prepare_run(DeltaPrepareArgs a, Tens
     for (int i = 0; i < kGroup; ++i) {
       const float of_q = __shfl_sync(~0u, factor, 2 * i), of_k = __shfl_sync(~0u, factor, 2 * i + 1);
       if (i >= there) continue;
-      put(rounded[i], a.q, prompts.q, (t + i) * heads * kThreads + c, queries[i] * of_q);
-      put(rounded[i], a.k, prompts.k, (t + i) * heads * kThreads + c, keys[i] * of_k);
+      put(rounded[i], a.q, prompts.q, to + i * row, queries[i] * of_q);
+      put(rounded[i], a.k, prompts.k, to + i * row, keys[i] * of_k);
     }
     const bool own = thread == 0 ? rounded[0] : thread == 1 ? rounded[1] : thread == 2 ? rounded[2] : rounded[3];
     if (thread < there) put(own, a.beta, prompts.beta, (t + thread) * heads + h, a.beta_scale * sigmoid(beta));
