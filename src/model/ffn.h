@@ -11,7 +11,7 @@ namespace palimpsest {
 
 /// y = down(glu(gate x, up x)); without a gate y = down(gelu(up x + b)) + b
 void mlp(ExecContext& ctx, const GluParams& glu, const MlpWeights& w, const Tensor& x, const Tensor& y);
-/// Its second half, y = down(glu(gate, up)); gate is overwritten.
+/// Its second half, y = down(glu(gate, up)); gate may be overwritten.
 void gated_mlp(ExecContext& ctx, const GluParams& glu, const Tensor& gate, const Tensor& up, const Matrix& down_proj, const Tensor& y);
 
 /// Routed experts, in a latent space where the model has one, beside a shared MLP that always runs:

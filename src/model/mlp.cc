@@ -1,5 +1,6 @@
 #include "model/ffn.h"
 #include "model/project.h"
+#include "ops/moe_ops.h"
 
 namespace palimpsest {
 
@@ -29,8 +30,7 @@ void mlp(ExecContext& ctx, const GluParams& glu, const MlpWeights& w, const Tens
 }
 
 void gated_mlp(ExecContext& ctx, const GluParams& glu, const Tensor& gate, const Tensor& up, const Matrix& down_proj, const Tensor& y) {
-  ops::glu(ctx, {.gate = gate, .up = up, .params = glu, .y = gate});
-  ops::matmul(ctx, {.x = gate, .w = down_proj, .y = y});
+  ops::gated_product(ctx, {.gate = gate, .up = up, .params = glu, .w = down_proj, .y = y});
 }
 
 }  // namespace palimpsest

@@ -2,6 +2,7 @@
 
 #include "model/ffn.h"
 #include "model/project.h"
+#include "ops/moe_ops.h"
 
 namespace palimpsest {
 namespace {
@@ -23,20 +24,23 @@ Route route(ExecContext& ctx, const MoeConfig& config, const MoeWeights& w, cons
   return chosen;
 }
 
-/// sum_e weight_e expert_e(z), with the experts held for as long as they are read.
+/// sum_e weight_e expert_e(z) + add (or 0), with the experts held for as long as they are read.
 void run_experts(ExecContext& ctx, const ModelConfig& config, ExpertStore& store, std::int64_t layer, const Tensor& z,
-                 const Route& chosen, const Tensor& y) {
+                 const Route& chosen, const Tensor& add, const Tensor& y) {
   // While the plan measures workspace there are no ids to look at; on a device nobody needs to.
   const std::size_t count = ctx.planning() || !store.reads_ids() ? 0 : static_cast<std::size_t>(chosen.ids.numel());
   const std::span ids(chosen.ids.as<const std::int32_t>(), count);
   const ExpertMatrices* experts = store.acquire(layer, ids);
   ExpertsArgs args = {.x = z, .ids = chosen.ids, .weights = chosen.weights, .experts = experts, .num_experts = config.moe.num_experts, .glu = glu_params(config.activation), .y = y};
   const HostRows others = ctx.planning() ? HostRows::kNone : store.host_rows(layer);
-  if (others != HostRows::kAll) {
-    if (!ctx.planning()) args.device_experts = store.device_experts(layer, chosen.ids);
-    ops::experts(ctx, args);
+  if (!ctx.planning() && others != HostRows::kAll) args.device_experts = store.device_experts(layer, chosen.ids);
+  if (others == HostRows::kNone) {
+    ops::experts_and(ctx, args, add);
+  } else {
+    if (others != HostRows::kAll) ops::experts(ctx, args);
+    store.compute(ctx, layer, args);
+    if (add.defined()) ops::add(ctx, {.x = add, .y = y});
   }
-  if (others != HostRows::kNone) store.compute(ctx, layer, args);
   store.release(layer, ids);
 }
 
@@ -50,23 +54,20 @@ void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, Exper
   const Route chosen = route(ctx, config.moe, w, logits);
   if (observer) observer->on_experts(layer, chosen.ids, chosen.weights);
 
-  if (config.moe.latent_size > 0) {
-    const Tensor r = ctx.workspace.allocate(DType::kF32, {x.size(0), config.moe.latent_size});
-    run_experts(ctx, config, experts, layer, down, chosen, r);
-    if (config.moe.latent_norm) {
-      ops::rms_norm(ctx, {.x = r, .weight = w.routed_expert_norm, .eps = static_cast<float>(config.rms_norm_eps), .y = r});
-    }
-    ops::matmul(ctx, {.x = r, .w = w.routed_expert_up_proj, .y = y});
-  } else {
-    run_experts(ctx, config, experts, layer, x, chosen, y);
-  }
-
+  Tensor shared;
   if (config.moe.num_shared_experts > 0) {
-    const Tensor shared = ctx.workspace.allocate(DType::kF32, {x.size(0), config.hidden_size});
+    shared = ctx.workspace.allocate(DType::kF32, {x.size(0), config.hidden_size});
     gated_mlp(ctx, glu_params(config.activation), gate, up, w.shared_experts.down_proj, shared);
     if (shared_gate.defined()) ops::multiply_sigmoid(ctx, {.x = shared, .gate = shared_gate, .y = shared});
-    ops::add(ctx, {.x = shared, .y = y});
   }
+  if (config.moe.latent_size == 0) return run_experts(ctx, config, experts, layer, x, chosen, shared, y);
+  const Tensor r = ctx.workspace.allocate(DType::kF32, {x.size(0), config.moe.latent_size});
+  run_experts(ctx, config, experts, layer, down, chosen, {}, r);
+  if (config.moe.latent_norm) {
+    ops::rms_norm(ctx, {.x = r, .weight = w.routed_expert_norm, .eps = static_cast<float>(config.rms_norm_eps), .y = r});
+  }
+  ops::matmul(ctx, {.x = r, .w = w.routed_expert_up_proj, .y = y});
+  if (shared.defined()) ops::add(ctx, {.x = shared, .y = y});
 }
 
 }  // namespace palimpsest

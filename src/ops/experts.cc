@@ -7,7 +7,9 @@
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "ops/front_door.h"
+#include "ops/moe_ops.h"
 #include "ops/ops.h"
+#include "ops/tensor_checks.h"
 #include "ops/weight_checks.h"
 
 namespace palimpsest::ops {
@@ -41,7 +43,9 @@ OpWork work_of(ExecContext& ctx, const ExpertsArgs& args, std::int64_t inter) {
 
 }  // namespace
 
-void experts(ExecContext& ctx, const ExpertsArgs& args) {
+void experts(ExecContext& ctx, const ExpertsArgs& args) { experts_and(ctx, args, {}); }
+
+void experts_and(ExecContext& ctx, const ExpertsArgs& args, const Tensor& more) {
   const Tensor &x = args.x, &ids = args.ids, &y = args.y;
   PALIMPSEST_CHECK(x.dtype == DType::kF32 && x.rank == 2 && has_contiguous_rows(x),
                    "x is F32 [T, width] with contiguous rows");
@@ -56,6 +60,8 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
                        args.weights.size(0) == ids.size(0) && args.weights.size(1) == ids.size(1) &&
                        args.weights.is_contiguous(),
                    "weights are F32 [T, top_k]");
+
+  PALIMPSEST_CHECK(!more.defined() || same_f32(more, y), "what is added is F32 [T, width], contiguous");
 
   // Experts that no id names may be absent: their weights need not be in memory.
   const auto* end = args.experts + args.num_experts;
@@ -73,10 +79,11 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
     check_expert(args.experts[id], x.size(1), inter);
   }
   if (const Entered op = enter(ctx, Op::kExperts, workspace, [&] { return work_of(ctx, args, inter); })) {
-    if (!ctx.on_device()) return cpu::experts(ctx, args);
     const ArenaScope scope(ctx.workspace);
-    cuda::plain::experts(args, inter, activation_parts(ctx), ctx.workspace.allocate(DType::kU8, {workspace}).data, ctx.device.stream());
+    if (!ctx.on_device()) cpu::experts(ctx, args);
+    else cuda::plain::experts_and(args, more, inter, activation_parts(ctx), ctx.workspace.allocate(DType::kU8, {workspace}).data, ctx.device.stream());
   }
+  if (more.defined() && !ctx.on_device()) add(ctx, {.x = more, .y = y});
 }
 
 }  // namespace palimpsest::ops

@@ -2,7 +2,9 @@
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
 #include "ops/front_door.h"
+#include "ops/moe_ops.h"
 #include "ops/ops.h"
+#include "ops/tensor_checks.h"
 #include "ops/weight_checks.h"
 
 namespace palimpsest::ops {
@@ -55,6 +57,17 @@ void matmuls(ExecContext& ctx, std::span<const MatmulArgs> products) {
   } else if (const Entered op = enter(ctx, Op::kMatmul, work)) {
     compute(ctx, products[0], cpu::matmul, cuda::plain::matmul);
   }
+}
+
+void gated_product(ExecContext& ctx, const GatedProductArgs& a) {
+  const MatmulArgs product = {.x = a.gate, .w = a.w, .y = a.y};
+  check_product(product);
+  PALIMPSEST_CHECK(same_f32(a.gate, a.up), "gate and up are F32 of one shape");
+  if (!ctx.on_device() || ctx.planning() || !cuda::takes_gated_product(a, activation_parts(ctx))) {
+    glu(ctx, {.gate = a.gate, .up = a.up, .params = a.params, .y = a.gate});
+    return matmul(ctx, product);
+  }
+  if (const Entered op = enter(ctx, Op::kMatmul, [&] { return work_of({&product, 1}); })) cuda::gated_product(a, activation_parts(ctx), ctx.device.stream());
 }
 
 }  // namespace palimpsest::ops

@@ -25,8 +25,8 @@ class CopyQueue {
 
   /// `bytes` > 0. Begins when all that the device has been asked for so far is done, and the copies asked for here before; the device goes on meanwhile.
   virtual void copy(int lane, void* to, const void* from, std::int64_t bytes) = 0;
-  /// What the device is asked for from here on begins when the lane's last copy is done. The next kernel must be an ordinary one, as norms are: those
-  /// that may begin while the kernel before ends read weights before they wait for it.
+  /// What the device is asked for from here on begins when the lane's last copy is done. The next kernel is an ordinary one (early_launch.cuh):
+  /// those that may begin while the kernel before ends read weights before they wait for it.
   virtual void await(int lane) = 0;
   /// In the device's own order: for every i in `ids` (I32, contiguous, where the device reads it; any may be there twice) `stride` bytes at i * stride.
   /// Addresses and stride are multiples of 16.

@@ -12,6 +12,7 @@
 #include "kernels/block_weights.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/gated_product_args.h"
 #include "kernels/ref/experts.h"
 #include "kernels/ref/load.h"
 #include "support/numeric.h"
@@ -181,6 +182,25 @@ TEST_F(Tiles, EachProductSeesTheOneBefore) {
   }
 }
 
+TEST_F(Tiles, AGatedUnitMayBePartOfItsProduct) {
+  constexpr std::int64_t kColumns = 1152, kOutputs = 50;
+  auto gates = random_normal(kColumns, 1, 2), ups = random_normal(kColumns, 2, 2);
+  for (const Kind kind : {kBF16, kMxfp4}) {
+    const Weights w(kind, kOutputs, kColumns, 3);
+    for (const GluParams& glu : {GluParams{}, GluParams{.kind = Glu::kSitu, .beta = 4, .linear_beta = 25}}) {
+      const Tensor gate = to_device(Tensor::contiguous(gates.data(), DType::kF32, {1, kColumns})), up = to_device(Tensor::contiguous(ups.data(), DType::kF32, {1, kColumns}));
+      std::vector<float> hidden(kColumns), y(kOutputs, NAN);
+      const GatedProductArgs args = {.gate = gate, .up = up, .params = glu, .w = to_device(w.matrix), .y = to_device(Tensor::contiguous(y.data(), DType::kF32, {1, kOutputs}))};
+      ASSERT_TRUE(cuda::takes_gated_product(args, 2));
+      cuda::gated_product(args, 2, cuda::cuda_device().stream());
+      cuda::plain::glu({.gate = gate, .up = up, .params = glu, .y = gate}, cuda::cuda_device().stream());
+      cuda::cuda_device().wait();
+      from_device(args.y, y.data()), from_device(gate, hidden.data());
+      EXPECT_EQ(differences(y, run(Tensor::contiguous(hidden.data(), DType::kF32, {1, kColumns}), w.matrix, 2), kOutputs), "") << kNames[kind];
+    }
+  }
+}
+
 // What makes a prompt's rows the same as those of a step: warpgroups add up as warps do.
 TEST_F(Tiles, ManyRowsOnWarpgroupsHaveTheBitsOfFew) {
   struct Size {
@@ -246,10 +266,11 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
   constexpr std::int64_t kExperts = 6, kRows = 700, kTopK = 2, kChecked = 5;
   struct Forms {
     Kind up, down;
+    bool long_rows = false;  // segments of several units, and of none
   };
-  for (const Forms& forms : {Forms{kBF16, kBF16}, {kMxfp4, kMxfp4}, {kF16, kF16}, {kQ8_0, kQ8_0}, {kQ4_K, kQ6_K}, {kQ6_K, kQ4_K}}) {
+  for (const Forms& forms : {Forms{kBF16, kBF16}, {kMxfp4, kMxfp4}, {kMxfp4, kMxfp4, true}, {kF16, kF16}, {kQ8_0, kQ8_0}, {kQ4_K, kQ6_K}, {kQ6_K, kQ4_K}}) {
     const bool halves = forms.up == kBF16 || forms.up == kF16;
-    const std::int64_t width = halves ? 352 : forms.down >= kQ4_K ? 512 : 384, inter = halves ? 192 : 256;
+    const std::int64_t width = forms.long_rows ? 1152 : halves ? 352 : forms.down >= kQ4_K ? 512 : 384, inter = forms.long_rows ? 640 : halves ? 192 : 256;
     std::vector<Weights> weights;
     std::vector<ExpertMatrices> experts, there;
     for (std::int64_t e = 0; e < kExperts; ++e) {
@@ -278,6 +299,8 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
     ExpertsArgs checked = args;
     checked.y = Tensor::contiguous(want.data(), DType::kF64, {kChecked, width});
     ref::experts<double>(checked, hidden.data());
+    auto added = random_normal(kRows * width, 9, 0.1);
+    for (std::size_t i = 0; i < want.size(); ++i) want[i] += added[i];
     for (const int parts : {1, 2}) {
       std::vector<std::vector<float>> results;
       const auto run = [&](std::int64_t first, std::int64_t rows, int most_rows) {
@@ -287,7 +310,8 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
         a.experts = there.data();
         a.device_experts = to_device(Tensor::contiguous(table.data(), DType::kU8, {static_cast<std::int64_t>(table.size())})).data;
         a.y = to_device(Tensor::contiguous(y.data(), DType::kF32, {rows, width}));
-        cuda::plain::experts(a, inter, parts, poisoned(cuda::plain::experts_workspace_bytes(rows, kTopK, width, inter, kExperts)), cuda::cuda_device().stream(), most_rows);
+        const Tensor add = to_device(Tensor::contiguous(added.data(), DType::kF32, {kRows, width}).rows(first, rows));
+        cuda::plain::experts_and(a, add, inter, parts, poisoned(cuda::plain::experts_workspace_bytes(rows, kTopK, width, inter, kExperts)), cuda::cuda_device().stream(), most_rows);
         cuda::cuda_device().wait();
         from_device(a.y, y.data());
         return y;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/early_launch.cuh"
 
 namespace palimpsest::cuda {
 namespace {
@@ -65,12 +65,16 @@ class CudaCopyQueue final : public CopyQueue {
     check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, copies_), "copying weights");
     check(cudaEventRecord(done_[lane], copies_), "ordering copies");
   }
-  void await(int lane) override { check(cudaStreamWaitEvent(stream(), done_[lane], 0), "awaiting a copy"); }
+  void await(int lane) override {
+    check(cudaStreamWaitEvent(stream(), done_[lane], 0), "awaiting a copy");
+    behind_copies = true;
+  }
   void copy_chosen(const Tensor& ids, std::byte* to, const std::byte* from, std::int64_t stride) override {
     if (ids.numel() == 0) return;
     chosen_vectors<<<dim3(kSlices, static_cast<unsigned>(ids.numel())), kThreads, 0, stream()>>>(
         static_cast<const std::int32_t*>(ids.data), reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from), stride / 16);
     check(cudaGetLastError(), "copying chosen experts");
+    behind_copies = true;
   }
   void gather(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count) override { move(moves, rows, count, false); }
   void scatter(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count) override { move(moves, rows, count, true); }

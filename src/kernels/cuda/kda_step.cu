@@ -3,7 +3,6 @@
 // Three kernels took nine times what the page's bytes need: each began with the latency of memory and of its own instructions. Here the page is asked
 // for before the kernel before ends, since no kernel of the same pass touches it, and everything else in one round behind that.
 
-#include "kernels/cuda/delta_launch.cuh"
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/launch.cuh"
 #include "kernels/cuda/sm90/delta_step.cuh"
@@ -104,16 +103,7 @@ bool takes_kda_step(const KdaStepArgs& a) {
 void kda_step(const KdaStepArgs& a, void* stream) {
   const auto heads = static_cast<unsigned>(a.pages.sizes[1]), rows = static_cast<unsigned>(a.in.rows.slots.sizes[0]);
   if (rows == 0) return;
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(heads, rows);
-  config.blockDim = dim3(32 * kWarps);
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &early;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, step, a), kName);
+  launch_early(step, dim3(heads, rows), 32 * kWarps, 0, static_cast<cudaStream_t>(stream), kName, a);
 }
 
 }  // namespace palimpsest::cuda

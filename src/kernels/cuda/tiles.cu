@@ -8,6 +8,7 @@
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
 #include "kernels/cuda/wide_kernels.h"
+#include "kernels/gated_product_args.h"
 
 namespace palimpsest::cuda {
 namespace tiles {
@@ -33,39 +34,33 @@ Works side_by_side(std::span<const Work> products, int outputs) {
   return works;
 }
 
-/// Blocks of so many outputs, which may begin while the kernel before ends.
-void launch_early(void (*kernel)(Works), std::span<const Work> products, int outputs, std::int64_t tiles, int bytes, cudaStream_t stream) {
-  const Works works = side_by_side(products, outputs);
-  if (bytes > 0) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), kName);
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), static_cast<unsigned>(tiles));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, works), kName);
-}
-
 template <Form kForm, int kMatrices, int kParts, int kTiles>
 void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
-  launch_early(few_rows<kForm, kMatrices, kParts, kTiles>, products, 16 * kTiles, tiles, 0, stream);
+  const Works works = side_by_side(products, 16 * kTiles);
+  launch_early(few_rows<kForm, kMatrices, kParts, kTiles>, dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), static_cast<unsigned>(tiles)), kThreads, 0, stream, kName, works);
 }
 
-/// One row of x, which fits in shared memory beside the weights that are on their way; scales at multiples of 4 bytes.
+/// One row of x, which fits in shared memory beside the weights that are on their way; scales at multiples of 4 bytes. False: not of this shape.
 constexpr std::int64_t kMostOneRowBytes = 227 * 1024 - 8192;
 template <Form kForm, int kMatrices, int kParts, int kTiles>
-bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
+bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream, bool ask = false) {
+  using Shape = sm90::OneRowShape<kForm, kMatrices, kTiles>;
+  int warps = 1;
   std::int64_t bytes = 0;
   for (const Work& work : products) {
-    bytes = std::max(bytes, sm90::OneRowShape<kForm, kMatrices, kTiles>::bytes(work.cols, kParts));
-    if (!work.experts && !wide::takes(work.w)) return false;
+    if (!Shape::takes(work.cols) || (!work.experts && !wide::takes(work.w))) return false;
+    warps = std::max(warps, Shape::warps(work.cols));
   }
+  for (const Work& work : products) bytes = std::max(bytes, Shape::bytes(work.cols, warps, kParts));
   if (bytes > kMostOneRowBytes) return false;
-  launch_early(sm90::one_row<kForm, kMatrices, kParts, kTiles>, products, 16 * kTiles, tiles, static_cast<int>(bytes), stream);
+  if (ask) return true;
+  const Works works = side_by_side(products, 16 * kTiles);
+  const auto kernel = sm90::one_row<kForm, kMatrices, kParts, kTiles>;
+  const EarlyLaunch launch(dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), static_cast<unsigned>(tiles)), 32 * warps, bytes, stream,
+                           dim3(1, products[0].shares ? static_cast<unsigned>(tiles) : 1));
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), kName);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), kName);
+  check(cudaLaunchKernelEx(&launch.config, kernel, works), kName);
   return true;
 }
 template <Form kForm, int kMatrices, int kParts, bool kSplit>
@@ -133,11 +128,13 @@ void experts_streamed(const Work& up, const Work& down, int parts, std::int64_t 
   });
 }
 
-void experts_one(const Work& work, Form form, int matrices, int parts, std::int64_t pairs, cudaStream_t stream) {
+bool experts_one(const Work& work, Form form, int matrices, int parts, std::int64_t pairs, cudaStream_t stream) {
+  bool taken = false;
   with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) {
-    if (matrices == 2 ? one<f.value, 2, p.value, 1>({&work, 1}, pairs, stream) : one<f.value, 1, p.value, 2>({&work, 1}, pairs, stream)) return;
-    experts_few(work, form, matrices, parts, pairs, stream);
+    if (matrices == 2) taken = one<f.value, 2, p.value, 1>({&work, 1}, pairs, stream);
+    else taken = one<f.value, 1, p.value, f.value == Form::kMx ? 3 : 2>({&work, 1}, pairs, stream);
   });
+  return taken;
 }
 
 void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
@@ -232,5 +229,18 @@ void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspac
   if (others.empty() || (workspace && tiles::dense_batch(others, parts, plain::stream_of(stream)))) return;
   tiles::with_any_form(form, parts, [&](auto f, auto p) { tiles::dense<f.value, p.value>(others, plain::stream_of(stream)); });
 }
+
+static bool launch_gated(const GatedProductArgs& a, int parts, void* stream, bool ask) {
+  const MatmulArgs product = {.x = a.gate, .w = a.w, .y = a.y};
+  if (parts == 0 || a.gate.sizes[0] != 1 || !tiles_take(product) || !plain::in_vectors(a.up)) return false;
+  tiles::Work work = tiles::work_of(product);
+  work.up = plain::as<const float>(a.up);
+  work.glu = a.params;
+  bool taken = false;
+  tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value, 1>({&work, 1}, 1, plain::stream_of(stream), ask); });
+  return taken;
+}
+bool takes_gated_product(const GatedProductArgs& a, int parts) { return launch_gated(a, parts, nullptr, true); }
+void gated_product(const GatedProductArgs& a, int parts, void* stream) { (void)launch_gated(a, parts, stream, false); }
 
 }  // namespace palimpsest::cuda

@@ -39,6 +39,12 @@ struct Work {
   const std::int32_t* chosen = nullptr;  ///< or, of one row of x, which no list is made for: tile i is pair i of this expert (few_rows only)
   std::int32_t per_row = 1;
   GluParams glu{};
+  // Of one row only (one_row.cuh).
+  int table_bytes = 0;           ///< of `experts`
+  const float* up = nullptr;     ///< x is glu(x, up)
+  const float* shares = nullptr;  ///< sum = add (or 0) + sum over pairs of their shares of y, which is then not stored
+  const float* add = nullptr;
+  float* sum = nullptr;
 };
 
 /// Products of as many rows side by side in one grid: those of product i are blocks [ends[i - 1], ends[i]).

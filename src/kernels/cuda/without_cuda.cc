@@ -15,6 +15,7 @@
 #include "kernels/cuda/plain_vision_kernels.h"
 #include "kernels/cuda/prompt_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
+#include "kernels/gated_product_args.h"
 #include "kernels/kda_step_args.h"
 #include "kernels/logit_args.h"
 #include "palimpsest/error.h"
@@ -40,6 +41,8 @@ void delta_prepare(const DeltaPrepareArgs&, bool, void*) { unsupported(); }
 void delta_prepare(const DeltaPrepareArgs&, const Tensor&, const PromptInputs&, void*) { unsupported(); }
 bool takes_kda_step(const KdaStepArgs&) { return false; }
 void kda_step(const KdaStepArgs&, void*) { unsupported(); }
+bool takes_gated_product(const GatedProductArgs&, int) { return false; }
+void gated_product(const GatedProductArgs&, int, void*) { unsupported(); }
 void delta_step(const DeltaStepArgs&, std::int64_t, void*) { unsupported(); }
 DeltaWorkspace delta_prefill_workspace(const DeltaPrefillArgs&) { unsupported(); }
 void delta_prefill(const DeltaPrefillArgs&, void*) { unsupported(); }
@@ -113,6 +116,7 @@ void gelu_erf(const GeluErfArgs&, void*) { unsupported(); }
 void patch_merge(const PatchMergeArgs&, void*) { unsupported(); }
 void make_expert_table(const ExpertMatrices*, std::int64_t, void*) { unsupported(); }
 void experts(const ExpertsArgs&, std::int64_t, int, void*, void*, int) { unsupported(); }
+void experts_and(const ExpertsArgs&, const Tensor&, std::int64_t, int, void*, void*, int) { unsupported(); }
 void random_fill(const RandomFill&, std::int64_t, std::int64_t, void*, void*) { unsupported(); }
 
 }  // namespace plain

@@ -3,6 +3,7 @@
 // its choices. Which pairs share a tile changes no bit.
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "kernels/cuda/product_workspace.h"
@@ -13,6 +14,7 @@
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
 #include "kernels/cuda/wide_kernels.h"
+#include "kernels/gated_product_args.h"
 
 namespace palimpsest::cuda::plain {
 namespace {
@@ -164,17 +166,18 @@ __global__ void __launch_bounds__(32 * kWarps) down_products(const Expert* exper
   }
 }
 
-/// y[t] = sum_j weights[t, j] outputs[t, j]
+/// y[t] = add[t] (or 0) + sum_j weights[t, j] outputs[t, j]
 struct WeightedSum {
   const float* outputs;
   const float* weights;
+  const float* add;
   float* y;
   std::int64_t width, top_k, y_stride;
   __device__ void operator()(std::int64_t i) const {
     const std::int64_t t = i / width, c = i % width;
     float sum = 0;
     for (std::int64_t j = 0; j < top_k; ++j) sum = __fmaf_rn(weights[t * top_k + j], outputs[(t * top_k + j) * width + c], sum);
-    y[t * y_stride + c] = sum;
+    y[t * y_stride + c] = add ? sum + add[i] : sum;
   }
 };
 
@@ -207,7 +210,9 @@ constexpr std::int64_t kStreamedPairs = 64;
 /// One row's experts need no sorting: each of its pairs is a tile.
 bool needs_no_list(const ExpertsArgs& a, int tile_rows) { return a.ids.sizes[0] == 1 && tile_rows == kTile; }
 
-void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile_rows, bool for_warpgroups, const std::uint8_t* rounded, const Parts& p, cudaStream_t stream) {
+/// Whether y is whole: else it is to be summed up.
+bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, int parts, int tile_rows, bool for_warpgroups, const std::uint8_t* rounded, const Parts& p,
+                   cudaStream_t stream) {
   const Form form = stored(a.experts[0].w1).form;
   const std::int64_t pairs = a.ids.numel(), width = a.x.sizes[1], busy = std::min(a.num_experts, pairs);
   const bool many = tile_rows == tiles::kManyRows;
@@ -234,13 +239,22 @@ void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile
   down.per_row = 1;
   if (tile_rows == wide::kExpertRows) {
     up.rows = static_cast<std::int32_t>(a.x.sizes[0]);
-    return wide::experts(up, down, form, parts, p.most_wide_tiles, reinterpret_cast<std::uint8_t*>(p.outputs), reinterpret_cast<std::uint8_t*>(p.hidden), stream);
+    wide::experts(up, down, form, parts, p.most_wide_tiles, reinterpret_cast<std::uint8_t*>(p.outputs), reinterpret_cast<std::uint8_t*>(p.hidden), stream);
+    return false;
   }
-  if (rounded) return tiles::experts_streamed(up, down, parts, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream);
+  if (rounded) {
+    tiles::experts_streamed(up, down, parts, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream);
+    return false;
+  }
+  const auto run = many ? tiles::experts_many : tiles::experts_few;
+  const Form down_form = stored(a.experts[0].w2).form;
   const bool one_row = for_warpgroups && needs_no_list(a, tile_rows);
-  const auto run = many ? tiles::experts_many : one_row ? tiles::experts_one : tiles::experts_few;
-  run(up, form, 2, parts, most_tiles, stream);
-  run(down, stored(a.experts[0].w2).form, 1, parts, most_tiles, stream);
+  up.table_bytes = down.table_bytes = static_cast<int>(expert_table_bytes(a.num_experts));
+  if (!one_row || !tiles::experts_one(up, form, 2, parts, most_tiles, stream)) run(up, form, 2, parts, most_tiles, stream);
+  if (one_row && pairs <= tiles::kMostShares && std::has_single_bit(static_cast<unsigned>(pairs))) down.shares = as<const float>(a.weights), down.add = as<const float>(add), down.sum = as<float>(a.y);
+  if (one_row && tiles::experts_one(down, down_form, 1, parts, most_tiles, stream)) return down.shares != nullptr;
+  run(down, down_form, 1, parts, most_tiles, stream);
+  return false;
 }
 
 }  // namespace
@@ -251,6 +265,10 @@ void make_expert_table(const ExpertMatrices* experts, std::int64_t num_experts, 
 }
 
 void experts(const ExpertsArgs& a, std::int64_t inter, int parts, void* workspace, void* stream, int most_tile_rows) {
+  experts_and(a, {}, inter, parts, workspace, stream, most_tile_rows);
+}
+
+void experts_and(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, int parts, void* workspace, void* stream, int most_tile_rows) {
   const std::int64_t width = a.x.sizes[1], top_k = a.ids.sizes[1], pairs = a.ids.sizes[0] * top_k;
   if (pairs == 0) return;
   const Parts p = parts_of(static_cast<std::byte*>(workspace), pairs, width, inter, a.num_experts);
@@ -267,9 +285,10 @@ void experts(const ExpertsArgs& a, std::int64_t inter, int parts, void* workspac
     sort_pairs<<<1 + divide_up(rounding.all, 1024), 1024, shared, stream_of(stream)>>>(as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs),
                                                                                        static_cast<std::int32_t>(a.num_experts), tile_rows, p, rounding);
   }
-  if (on_tiles) tile_products(a, inter, parts, tile_rows, wide_forms, streams ? rounding.to : nullptr, p, stream_of(stream));
+  bool summed = false;
+  if (on_tiles) summed = tile_products(a, add, inter, parts, tile_rows, wide_forms, streams ? rounding.to : nullptr, p, stream_of(stream));
   else plain_products(a, inter, p, stream_of(stream));
-  for_each(a.x.sizes[0] * width, WeightedSum{p.outputs, as<const float>(a.weights), as<float>(a.y), width, top_k, a.y.strides[0]}, stream, "experts");
+  if (!summed) for_each(a.x.sizes[0] * width, WeightedSum{p.outputs, as<const float>(a.weights), as<const float>(add), as<float>(a.y), width, top_k, a.y.strides[0]}, stream, "experts");
 }
 
 }  // namespace palimpsest::cuda::plain

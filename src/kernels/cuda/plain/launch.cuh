@@ -2,7 +2,7 @@
 
 // What the plain kernels have in common: launches, sums over warps and blocks, the sequence of a row.
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/op_args.h"
 
 namespace palimpsest::cuda::plain {
@@ -18,17 +18,24 @@ inline unsigned divide_up(std::int64_t n, std::int64_t by) { return static_cast<
 /// F32 rows (or one) that may be read four numbers at a time.
 inline bool in_vectors(const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && (t.rank < 2 || t.strides[0] % 4 == 0); }
 
+template <class F>
+__global__ void each_element(std::int64_t n, F f) {
+  cudaTriggerProgrammaticLaunchCompletion();  // a kernel that waits for this one may begin
+  cudaGridDependencySynchronize();
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n) f(i);
+}
 /// f(i) for i in [0, n), one thread each.
 template <class F>
 void for_each(std::int64_t n, F f, void* stream, const char* what) {
   if (n <= 0) return;
-  each_index<<<divide_up(n, 256), 256, 0, stream_of(stream)>>>(n, f);
-  check(cudaGetLastError(), what);
+  launch_early(each_element<F>, divide_up(n, 256), 256, 0, stream_of(stream), what, n, f);
 }
 
 template <class F>
 __global__ void each_row(F f) {
   cudaTriggerProgrammaticLaunchCompletion();  // a kernel that waits for this one may begin
+  cudaGridDependencySynchronize();
   f(static_cast<std::int64_t>(blockIdx.x));
 }
 /// Threads of a block that works on a row of `width` numbers.
@@ -37,8 +44,7 @@ inline int row_threads(std::int64_t width) { return width <= 1024 ? 32 : 256; }
 template <class F>
 void for_each_row(std::int64_t n, std::int64_t width, F f, void* stream, const char* what) {
   if (n <= 0 || width <= 0) return;
-  each_row<<<static_cast<unsigned>(n), row_threads(width), 0, stream_of(stream)>>>(f);
-  check(cudaGetLastError(), what);
+  launch_early(each_row<F>, static_cast<unsigned>(n), row_threads(width), 0, stream_of(stream), what, f);
 }
 
 __device__ inline float warp_sum(float x) {

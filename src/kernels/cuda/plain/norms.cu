@@ -43,8 +43,13 @@ __global__ void __launch_bounds__(512) rms_vectors(RmsNormArgs a, const float4* 
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const std::int64_t c = threadIdx.x + i * 512;
-    v[i] = c < vectors ? x[c] : float4{};
     w[i] = c < vectors ? weight[c] : float4{};
+  }
+  cudaGridDependencySynchronize();
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const std::int64_t c = threadIdx.x + i * 512;
+    v[i] = c < vectors ? x[c] : float4{};
     if constexpr (kAdd) more[i] = c < vectors ? added[t * vectors + c] : float4{};
   }
 #pragma unroll
@@ -197,6 +202,7 @@ __global__ void __launch_bounds__(512) residual_vectors(AttentionResidualArgs a)
     const std::int64_t c = threadIdx.x + i * 512;
     w[i] = c < vectors ? as<const float4>(a.w)[c] : float4{};
   }
+  cudaGridDependencySynchronize();
 #pragma unroll 2
   for (int j = 0; j < sources; ++j) {
     float squares = 0, dot = 0;
@@ -253,8 +259,7 @@ static bool takes_vectors(const RmsNormArgs& a) {
 void rms_norm(const RmsNormArgs& a, void* stream) {
   if (!takes_vectors(a)) return for_each_row(a.x.sizes[0], a.x.sizes[1], RmsRow{a}, stream, "rms_norm");
   if (a.x.sizes[0] == 0) return;
-  rms_vectors<false><<<static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream)>>>(a, nullptr);
-  check(cudaGetLastError(), "rms_norm");
+  launch_early(rms_vectors<false>, static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream), "rms_norm", a, static_cast<const float4*>(nullptr));
 }
 void add_rms_norm(const AddRmsNormArgs& a, void* stream) {
   const RmsNormArgs norm = {.x = a.x, .weight = a.weight, .eps = a.eps, .y = a.y};
@@ -263,8 +268,7 @@ void add_rms_norm(const AddRmsNormArgs& a, void* stream) {
     return rms_norm(norm, stream);
   }
   if (a.x.sizes[0] == 0) return;
-  rms_vectors<true><<<static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream)>>>(norm, as<const float4>(a.add));
-  check(cudaGetLastError(), "add_rms_norm");
+  launch_early(rms_vectors<true>, static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream), "add_rms_norm", norm, as<const float4>(a.add));
 }
 void gated_rms_norm(const GatedRmsNormArgs& a, void* stream) {
   const std::int64_t rows = a.x.sizes[0] * a.x.sizes[1];
@@ -282,11 +286,9 @@ void attention_residual(const AttentionResidualArgs& a, void* stream) {
   const std::int64_t width = a.y.sizes[1];
   if (width >= 512 && width <= 8192 && width % 4 == 0 && a.sources.sizes[0] <= kMostSources && a.sources.strides[0] % 4 == 0 && in_vectors(a.sources) && in_vectors(a.w) && in_vectors(a.y) &&
       a.sources.strides[1] % 4 == 0) {
-    residual_vectors<<<static_cast<unsigned>(a.y.sizes[0]), 512, 0, stream_of(stream)>>>(a);
-    return check(cudaGetLastError(), "attention_residual");
+    return launch_early(residual_vectors, static_cast<unsigned>(a.y.sizes[0]), 512, 0, stream_of(stream), "attention_residual", a);
   }
-  each_row<<<static_cast<unsigned>(a.y.sizes[0]), row_threads(a.y.sizes[1]), static_cast<std::size_t>(a.sources.sizes[0]) * sizeof(float), stream_of(stream)>>>(ResidualRow{a});
-  check(cudaGetLastError(), "attention_residual");
+  launch_early(each_row<ResidualRow>, static_cast<unsigned>(a.y.sizes[0]), row_threads(a.y.sizes[1]), a.sources.sizes[0] * 4, stream_of(stream), "attention_residual", ResidualRow{a});
 }
 
 }  // namespace palimpsest::cuda::plain

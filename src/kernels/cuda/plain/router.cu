@@ -1,4 +1,4 @@
-// A warp a row: scores in shared memory, then the best free expert top_k times.
+// A warp a row: scores, then the best free expert top_k times.
 
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/launch.cuh"
@@ -80,61 +80,72 @@ __global__ void __launch_bounds__(32) route(RouterArgs a) {
   }
 }
 
-/// The same for few rows, a block a row, no groups: an expert's place is the number of those before it, counted by a thread of its own, so that nothing is
-/// picked in turn. Sums run in the order of route(), which gives the same bits. Shared memory: [E] scores, [E] that experts are picked by, [top_k].
-__global__ void __launch_bounds__(1024) route_at_once(RouterArgs a) {
-  extern __shared__ __align__(16) float scores[];
-  __shared__ float softmax[2];
+/// The same without groups, for at most 32 kEach experts and 32 choices: a lane keeps those that are 32 apart in registers, as numbers in the order of what
+/// they are picked by (0: none, or picked), and a round takes the largest of all, of equal ones the lowest. The sums of route(), in its order.
+template <int kEach>
+__global__ void __launch_bounds__(32) route_in_registers(RouterArgs a) {
+  extern __shared__ float scores[];
   cudaTriggerProgrammaticLaunchCompletion();
-  const int experts = static_cast<int>(a.logits.sizes[1]), padded = (experts + 3) / 4 * 4, e = static_cast<int>(threadIdx.x), lane = e % 32;
-  float *biased = scores + padded, *chosen = biased + padded;
+  const int experts = static_cast<int>(a.logits.sizes[1]), lane = static_cast<int>(threadIdx.x);
   const float* logits = as<const float>(a.logits) + static_cast<std::int64_t>(blockIdx.x) * experts;
-  if (a.score == RouterScore::kSoftmax && e < 32) {
+  float score[kEach], bias[kEach];
+  const auto each = [&](auto f) {
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (lane + 32 * j < experts) f(j, lane + 32 * j);
+    }
+  };
+  each([&](int j, int e) { bias[j] = a.bias.defined() ? as<const float>(a.bias)[e] : 0.0f; });
+  cudaGridDependencySynchronize();
+  each([&](int j, int e) { score[j] = logits[e]; });
+  if (a.score == RouterScore::kSigmoid) {
+    each([&](int j, int) { score[j] = sigmoid(score[j]); });
+  } else {
     float largest = -INFINITY, sum = 0;
-    for (int i = lane; i < experts; i += 32) largest = fmaxf(largest, logits[i]);
+    each([&](int j, int) { largest = fmaxf(largest, score[j]); });
     largest = warp_max(largest);
-    for (int i = lane; i < experts; i += 32) sum += expf(logits[i] - largest);
+    each([&](int j, int) { sum += score[j] = expf(score[j] - largest); });
     sum = warp_sum(sum);
-    if (lane == 0) softmax[0] = largest, softmax[1] = sum;
+    each([&](int j, int) { score[j] /= sum; });
   }
-  __syncthreads();
-  float score = 0, pick = -INFINITY;
-  if (e < experts) {
-    score = a.score == RouterScore::kSigmoid ? sigmoid(logits[e]) : expf(logits[e] - softmax[0]) / softmax[1];
-    pick = score + (a.bias.defined() ? as<const float>(a.bias)[e] : 0.0f);
-    if (isnan(pick)) pick = -INFINITY;
-    scores[e] = score;
+  std::uint32_t rank[kEach] = {};
+  each([&](int j, int e) {
+    const float pick = score[j] + bias[j];
+    const std::uint32_t bits = __float_as_uint((isnan(pick) ? -INFINITY : pick) + 0.0f);  // -0 ranks as 0
+    rank[j] = bits >> 31 ? ~bits : bits | 0x80000000u;
+    scores[e] = score[j];
+  });
+  int mine = 0;  // of lane j: choice j
+  for (int round = 0; round < a.top_k; ++round) {
+    std::uint32_t largest = 0;
+    int at = INT_MAX;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) largest = max(largest, rank[j]);
+    largest = __reduce_max_sync(~0u, largest);
+#pragma unroll
+    for (int j = kEach - 1; j >= 0; --j) at = rank[j] == largest ? lane + 32 * j : at;
+    at = __reduce_min_sync(~0u, at);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) rank[j] = lane + 32 * j == at ? 0 : rank[j];
+    if (lane == round) mine = at;
   }
-  if (e < padded) biased[e] = pick;
-  __syncthreads();
-  if (e < experts) {
-    int place = 0;
-    for (int i = 0; i < padded; i += 4) {
-      const float4 other = *reinterpret_cast<const float4*>(biased + i);
-      place += (other.x > pick || (other.x == pick && i < e)) + (other.y > pick || (other.y == pick && i + 1 < e)) +
-               (other.z > pick || (other.z == pick && i + 2 < e)) + (other.w > pick || (other.w == pick && i + 3 < e));
-    }
-    if (place < a.top_k) {
-      as<std::int32_t>(a.ids)[static_cast<std::int64_t>(blockIdx.x) * a.top_k + place] = e;
-      chosen[place] = score;
-    }
-  }
-  __syncthreads();
-  if (e >= a.top_k) return;
+  __syncwarp();
+  const float chosen = lane < a.top_k ? scores[mine] : 0.0f;
   float total = 0;
-  for (int j = 0; j < a.top_k; ++j) total += chosen[j];
-  as<float>(a.weights)[static_cast<std::int64_t>(blockIdx.x) * a.top_k + e] = (a.renormalize ? chosen[e] / (total + 1e-20f) : chosen[e]) * a.scale;
+  for (int j = 0; j < a.top_k; ++j) total += __shfl_sync(~0u, chosen, j);
+  if (lane >= a.top_k) return;
+  as<std::int32_t>(a.ids)[static_cast<std::int64_t>(blockIdx.x) * a.top_k + lane] = mine;
+  as<float>(a.weights)[static_cast<std::int64_t>(blockIdx.x) * a.top_k + lane] = (a.renormalize ? chosen / (total + 1e-20f) : chosen) * a.scale;
 }
 
 }  // namespace
 
 void router(const RouterArgs& a, void* stream) {
   if (a.logits.sizes[0] == 0) return;
+  const auto experts = static_cast<int>(a.logits.sizes[1]);
   constexpr std::int64_t kFewRows = 256;
-  if (const std::int64_t experts = a.logits.sizes[1]; a.logits.sizes[0] <= kFewRows && experts <= 1024 && a.topk_group >= a.n_group) {
-    route_at_once<<<static_cast<unsigned>(a.logits.sizes[0]), divide_up(experts, 32) * 32, static_cast<std::size_t>((2 * (experts + 3) + a.top_k) * 4), stream_of(stream)>>>(a);
-    return check(cudaGetLastError(), "router");
-  }
+  if (a.logits.sizes[0] <= kFewRows && experts <= 1024 && a.top_k <= 32 && a.topk_group >= a.n_group)
+    return launch_early(experts <= 256 ? route_in_registers<8> : route_in_registers<32>, static_cast<unsigned>(a.logits.sizes[0]), 32, experts * 4, stream_of(stream), "router", a);
   const auto shared = static_cast<int>((3 * a.logits.sizes[1] + a.n_group) * 4);
   if (shared > 48 * 1024) check(cudaFuncSetAttribute(route, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "router");
   route<<<static_cast<unsigned>(a.logits.sizes[0]), 32, shared, stream_of(stream)>>>(a);

@@ -17,24 +17,41 @@ using plain::StoredMatrix;
 template <Form kForm, int kMatrices, int kTiles>
 struct OneRowShape {
   static constexpr int kAll = kMatrices * kTiles, kPieces = 2 * kAll;  ///< 16 bytes a lane: rows g and g + 8 of each 16 outputs
-  static constexpr int kStages = kForm == Form::kMx ? 2 : 8 / kAll, kBlocks = kForm == Form::kMx ? 4 : 3;  ///< blocks of a multiprocessor
-  static constexpr int kStageBytes = kPieces * 32 * (kForm == Form::kMx ? 20 : 16), kRingBytes = kStages * kStageBytes;
-  static std::int64_t bytes(std::int64_t cols, int parts) { return tiles::kSegments * kRingBytes + parts * cols * 2; }
+  static constexpr bool kOnce = kForm == Form::kMx && kAll > 1;  ///< all units of a segment are asked for at once, or the product is not for one_row
+  static constexpr int kStages = kOnce ? 4 : kForm == Form::kMx ? 3 : 8 / kAll, kBlocks = 3;  ///< blocks of a multiprocessor, or more of few warps
+  static constexpr int kStageBytes = kPieces * 32 * (kForm == Form::kMx ? 20 : 16);
+  __host__ __device__ static int each(int cols) { return (cols / tiles::Unit<kForm>::kColumns + tiles::kSegments - 1) / tiles::kSegments; }
+  __host__ __device__ static int ring_bytes(int cols) { return (each(cols) < kStages ? each(cols) : kStages) * kStageBytes; }
+  /// One for each segment that has units.
+  static int warps(int cols) { return (cols / tiles::Unit<kForm>::kColumns + each(cols) - 1) / each(cols); }
+  static bool takes(int cols) { return !kOnce || each(cols) <= kStages; }
+  static std::int64_t bytes(int cols, int warps, int parts) { return warps * ring_bytes(cols) + std::int64_t{parts} * cols * 2; }
 };
 
-/// Grid: [outputs / (16 kTiles), tiles of one pair].
+/// Brings this block's share of the weights that the next product of the pair reads to L2.
+__device__ inline void prefetch_share(const StoredMatrix& w) {
+  const auto bring = [](const std::uint8_t* from, std::int64_t bytes) {
+    const std::int64_t lines = (bytes + 127) / 128, each = (lines + gridDim.x - 1) / gridDim.x, end = min(lines, (blockIdx.x + 1) * each);
+    for (std::int64_t i = blockIdx.x * each + threadIdx.x; i < end; i += blockDim.x) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
+  };
+  bring(w.data, w.rows * w.row_bytes);
+  if (w.scales) bring(w.scales, w.rows * w.scale_row_bytes);
+}
+
+/// Grid: [outputs / (16 kTiles), tiles of one pair]. With work.shares all tiles of the same outputs are a cluster.
 template <Form kForm, int kMatrices, int kParts, int kTiles>
 __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices, kTiles>::kBlocks) one_row(const __grid_constant__ tiles::Works works) {
   using U = tiles::Unit<kForm>;
   using Shape = OneRowShape<kForm, kMatrices, kTiles>;
-  constexpr int kAll = Shape::kAll, kPieces = Shape::kPieces, kStages = Shape::kStages;
+  constexpr int kAll = Shape::kAll, kPieces = Shape::kPieces, kStages = Shape::kStages, kOutputs = 16 * kTiles;
+  constexpr bool kOfExperts = kMatrices == 2 || kTiles > 1;
   extern __shared__ __align__(16) std::uint8_t one_row_memory[];
   __shared__ float sums[tiles::kSegments][kAll * 16];
   const tiles::Place place(works);
   const tiles::Work& work = works.work[place.which];
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, quad = lane % 4, g = lane / 4, segment = thread / 32;
-  const int first = place.block * 16 * kTiles, last = work.outputs - 1;
-  const int each = tiles::units_of_segment<kForm>(work.cols), begin = segment * each, units = min(begin + each, work.cols / U::kColumns) - begin;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x), lane = thread % 32, quad = lane % 4, g = lane / 4, segment = thread / 32;
+  const int first = place.block * kOutputs, last = work.outputs - 1;
+  const int each = Shape::each(work.cols), begin = segment * each, units = min(begin + each, work.cols / U::kColumns) - begin;
 
   // Rows g of each 16 outputs, and how far behind them rows g + 8 lie.
   const std::uint8_t *data[kAll], *scales[kAll];
@@ -48,7 +65,7 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
       high_scales[a] = rows * static_cast<int>(w.scale_row_bytes);
     }
   };
-  std::uint8_t* const ring = one_row_memory + segment * Shape::kRingBytes;
+  std::uint8_t* const ring = one_row_memory + segment * Shape::ring_bytes(work.cols);
   const auto fetch = [&](int unit) {
     if (unit < units) {
       std::uint8_t* const stage = ring + unit % kStages * Shape::kStageBytes;
@@ -67,22 +84,43 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
     for (int unit = 0; unit < kStages; ++unit) fetch(unit);
   };
   cudaTriggerProgrammaticLaunchCompletion();
-  if (!work.experts) fetch_first([&](int) { return work.w; });
+  if constexpr (kOfExperts) {  // the table: it does not depend on who is chosen
+    if (const int line = (blockIdx.y * gridDim.x + blockIdx.x) * 128; thread == 0 && line < work.table_bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const std::uint8_t*>(work.experts) + line));
+  } else {
+    fetch_first([&](int) { return work.w; });
+  }
   cudaGridDependencySynchronize();
   const tiles::Rows<1> rows(work, static_cast<int>(blockIdx.y));
-  if (work.experts) fetch_first([&](int m) { return rows.weight(m); });
+  if constexpr (kOfExperts) fetch_first([&](int m) { return rows.weight(m); });
 
-  std::uint8_t* const numbers = one_row_memory + tiles::kSegments * Shape::kRingBytes;
+  std::uint8_t* const numbers = one_row_memory + threads / 32 * Shape::ring_bytes(work.cols);
   const float* const x = rows.x(0);
-  for (int i = thread; i < work.cols / 8; i += tiles::kThreads) {
-    tiles::Eight eight;
-    eight.load(x, 8 * i);
+  const int eights = work.cols / 8;
+  const auto put = [&](int i, const tiles::Eight& eight) {
     uint4 parts[kParts];
     eight.split<U::kApart>(parts);
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) *reinterpret_cast<uint4*>(numbers + (p * (work.cols / 8) + i) * 16) = parts[p];
+    for (int p = 0; p < kParts; ++p) *reinterpret_cast<uint4*>(numbers + (p * eights + i) * 16) = parts[p];
+  };
+  if (!kOfExperts && work.up) {
+    for (int i = thread; i < eights; i += threads) {
+      tiles::Eight gate, up;
+      gate.load(x, 8 * i), up.load(work.up, 8 * i);
+      float *const gates = &gate.a.x, *const ups = &up.a.x;
+#pragma unroll
+      for (int c = 0; c < 8; ++c) gates[c] = plain::gated_unit(gates[c], ups[c], work.glu);
+      put(i, gate);
+    }
+  } else {
+    for (int i = thread; i < eights; i += 2 * threads) {  // rows are seldom longer than two a thread
+      tiles::Eight one, other;
+      one.load(x, 8 * i), other.load(x, 8 * min(i + threads, eights - 1));
+      put(i, one);
+      if (i + threads < eights) put(i + threads, other);
+    }
   }
   __syncthreads();
+  if constexpr (kMatrices == 2) prefetch_share(rows.weight(2));
 
   float acc[kAll][4] = {};
 #pragma unroll 1
@@ -90,29 +128,40 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
     wait_pieces_but<kStages - 1>();
     const std::uint8_t* const stage = ring + unit % kStages * Shape::kStageBytes;
     const std::uint8_t* const mine = stage + lane * 16;
-    std::uint32_t scale[kPieces] = {};
-    bool large = false;
+    const auto part = [&](int p, int j) { return *reinterpret_cast<const uint4*>(numbers + (p * eights + U::column(begin + unit, j, quad) / 8) * 16); };
     if constexpr (kForm == Form::kMx) {
+      std::uint32_t scale[kPieces];
+      bool large = false;
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) scale[i] = stage[kPieces * 512 + (i * 32 + lane) * 4 + quad], large = large || scale[i] > 128;
-    }
-    const auto eight = [&](int i, int j, auto with_large) {
-      if constexpr (kForm == Form::kMx) return U::template decode<with_large.value>(*reinterpret_cast<const std::uint32_t*>(mine + i * 512 + j * 4), scale[i]);
-      else return *reinterpret_cast<const uint4*>(mine + i * 512);
-    };
-    const auto multiply_unit = [&](auto large_ones) {
+      const auto multiply_unit = [&](auto large_ones) {
 #pragma unroll 1
-      for (int j = 0; j < U::kEights; ++j) {
-        uint4 parts[kParts];
+        for (int j = 0; j < U::kEights; j += 2) {  // two words at once: fewer of them meet in a bank
+          uint2 codes[kPieces];
 #pragma unroll
-        for (int p = 0; p < kParts; ++p) parts[p] = *reinterpret_cast<const uint4*>(numbers + (p * (work.cols / 8) + U::column(begin + unit, j, quad) / 8) * 16);
+          for (int i = 0; i < kPieces; ++i) codes[i] = *reinterpret_cast<const uint2*>(mine + i * 512 + j * 4);
 #pragma unroll
-        for (int a = 0; a < kAll; ++a) tiles::multiply(acc[a], eight(2 * a, j, large_ones), eight(2 * a + 1, j, large_ones), parts);
-      }
-    };
-    if (kForm == Form::kMx && __any_sync(~0u, large)) multiply_unit(std::bool_constant<true>{});
-    else multiply_unit(std::bool_constant<false>{});
-    fetch(unit + kStages);
+          for (int k = 0; k < 2; ++k) {
+            uint4 parts[kParts];
+#pragma unroll
+            for (int p = 0; p < kParts; ++p) parts[p] = part(p, j + k);
+            const auto eight = [&](int i) { return U::template decode<large_ones.value>(k == 0 ? codes[i].x : codes[i].y, scale[i]); };
+#pragma unroll
+            for (int a = 0; a < kAll; ++a) tiles::multiply(acc[a], eight(2 * a), eight(2 * a + 1), parts);
+          }
+        }
+      };
+      if (__any_sync(~0u, large)) multiply_unit(std::bool_constant<true>{});
+      else multiply_unit(std::bool_constant<false>{});
+    } else {
+      uint4 parts[kParts];
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) parts[p] = part(p, 0);
+#pragma unroll
+      for (int a = 0; a < kAll; ++a) tiles::multiply(acc[a], *reinterpret_cast<const uint4*>(mine + 2 * a * 512), *reinterpret_cast<const uint4*>(mine + (2 * a + 1) * 512), parts);
+    }
+    if constexpr (Shape::kOnce) end_pieces();
+    else fetch(unit + kStages);
   }
   // All eight columns of an accumulator are the same row.
 #pragma unroll
@@ -120,14 +169,28 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
     if (quad == 0) sums[segment][a * 16 + g] = acc[a][0], sums[segment][a * 16 + g + 8] = acc[a][2];
   }
   __syncthreads();
-  if (thread >= 16 * kTiles || first + thread > last) return;
-  float total[kMatrices] = {};
+  for (int output = thread; output < kOutputs; output += threads) {
+    float total[kMatrices] = {};
+    for (int s = 0; s < threads / 32; ++s) {
 #pragma unroll
-  for (int s = 0; s < tiles::kSegments; ++s) {
-#pragma unroll
-    for (int m = 0; m < kMatrices; ++m) total[m] += sums[s][(thread / 16 * kMatrices + m) * 16 + thread % 16];
+      for (int m = 0; m < kMatrices; ++m) total[m] += sums[s][(output / 16 * kMatrices + m) * 16 + output % 16];
+    }
+    const float y = kMatrices == 2 ? plain::gated_unit(total[0], total[kMatrices - 1], work.glu) : total[0];
+    if (kTiles > 1 && work.shares) sums[0][output] = y;  // nobody else reads this output's
+    else if (first + output <= last) rows.y(0)[first + output] = y;
   }
-  rows.y(0)[first + thread] = kMatrices == 2 ? plain::gated_unit(total[0], total[kMatrices - 1], work.glu) : total[0];
+  if constexpr (kTiles > 1) {
+    if (!work.shares) return;
+    // The row's choices, in their order.
+    auto cluster = cooperative_groups::this_cluster();
+    cluster.sync();
+    for (int output = thread; output < kOutputs && blockIdx.y == 0 && first + output <= last; output += threads) {
+      float sum = 0;
+      for (unsigned pair = 0; pair < gridDim.y; ++pair) sum = __fmaf_rn(work.shares[pair], cluster.map_shared_rank(sums[0], pair)[output], sum);
+      work.sum[first + output] = work.add ? sum + work.add[first + output] : sum;
+    }
+    cluster.sync();  // nobody leaves while others read
+  }
 }
 
 }  // namespace palimpsest::cuda::sm90

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <utility>
+
+#include "kernels/cuda/launch.cuh"
+
+namespace palimpsest::cuda {
+
+/// Set where copies of weights are awaited: the next EarlyLaunch is an ordinary one, since kernels read weights before they wait for the kernel before.
+inline thread_local bool behind_copies = false;
+
+/// A launch that may begin while the kernel before it ends. The kernel waits for that end itself (cudaGridDependencySynchronize) before it reads what other
+/// kernels wrote, and before it writes.
+struct EarlyLaunch {
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config = {};
+
+  EarlyLaunch(dim3 grid, int threads, std::int64_t shared_bytes, cudaStream_t stream, dim3 cluster = {}) {
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = std::exchange(behind_copies, false) ? 0 : 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {cluster.x, cluster.y, cluster.z};
+    config.gridDim = grid;
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = cluster.x * cluster.y * cluster.z > 1 ? 2 : 1;
+  }
+  EarlyLaunch(const EarlyLaunch&) = delete;
+};
+template <class... Params, class... Args>
+void launch_early(void (*kernel)(Params...), dim3 grid, int threads, std::int64_t shared_bytes, cudaStream_t stream, const char* what, const Args&... args) {
+  const EarlyLaunch launch(grid, threads, shared_bytes, stream);
+  if (shared_bytes > 48 * 1024) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), what);
+  check(cudaLaunchKernelEx(&launch.config, kernel, args...), what);
+}
+
+}  // namespace palimpsest::cuda
