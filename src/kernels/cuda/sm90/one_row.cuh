@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
             uint4 parts[kParts];
 #pragma unroll
             for (int p = 0; p < kParts; ++p) parts[p] = part(p, j + k);
-            const auto eight = [&](int i) { return U::template decode<large_ones.value>(k == 0 ? codes[i].x : codes[i].y, scale[i]); };
+            const auto eight = [&](int i) { return U::template decode<large_ones.value, true>(k == 0 ? codes[i].x : codes[i].y, scale[i]); };
 #pragma unroll
             for (int a = 0; a < kAll; ++a) tiles::multiply(acc[a], eight(2 * a), eight(2 * a + 1), parts);
           }
