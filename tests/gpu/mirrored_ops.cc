@@ -181,7 +181,7 @@ void page_memory(ExecContext&, const PageMemoryArgs& args) {
 }
 
 /// What is written is seen on the host only.
-void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& written) {
+void page_memory(ExecContext& ctx, const PageMemoryArgs& args, const Tensor& written, const PromptInputs&) {
   if (written.defined()) cpu::page_memory(ctx, args, written);
   else page_memory(ctx, args);
 }
