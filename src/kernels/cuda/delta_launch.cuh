@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/early_launch.cuh"
 
 namespace palimpsest::cuda {
 
@@ -8,20 +8,9 @@ namespace palimpsest::cuda {
 /// (cudaGridDependencySynchronize).
 template <class Kernel, class... Args>
 void launch_clusters(Kernel kernel, std::int64_t blocks, std::int64_t cluster, int threads, int shared_bytes, cudaStream_t stream, const char* what, const Args&... args) {
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
+  const EarlyLaunch launch(static_cast<unsigned>(blocks), threads, shared_bytes, stream, static_cast<unsigned>(cluster));
   if (shared_bytes > 48 * 1024) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes), what);
-  check(cudaLaunchKernelEx(&config, kernel, args...), what);
+  check(cudaLaunchKernelEx(&launch.config, kernel, args...), what);
 }
 
 template <class Kernel, class... Args>

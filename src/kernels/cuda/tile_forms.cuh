@@ -302,10 +302,11 @@ __device__ void sums_of(const uint4 (&x)[kParts], float (&sums)[4]) {
 
 struct Eight {
   float4 a, b;
+  /// From L2: what L1 keeps for loads that need not be coherent (__ldg) may be from before the kernel that wrote x, where kernels begin early.
   template <int kGap = 4>
   __device__ void load(const float* row, int column) {
-    a = __ldg(reinterpret_cast<const float4*>(row + column));
-    b = __ldg(reinterpret_cast<const float4*>(row + column + kGap));
+    a = __ldcg(reinterpret_cast<const float4*>(row + column));
+    b = __ldcg(reinterpret_cast<const float4*>(row + column + kGap));
   }
   /// Pairs of numbers that are kApart apart.
   template <int kApart, int kParts>

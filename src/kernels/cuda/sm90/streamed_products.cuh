@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const 
         for (int j = 0; j < U::kEights; ++j) {
           uint4 parts[kParts];
 #pragma unroll
-          for (int p = 0; p < kParts; ++p) parts[p] = __ldg(reinterpret_cast<const uint4*>(x + (j * kParts + p) * 64));
+          for (int p = 0; p < kParts; ++p) parts[p] = *reinterpret_cast<const uint4*>(x + (j * kParts + p) * 64);
           const auto eight = [&](const U& u) { return U::template decode<large.value>(u.word(j), u.scale); };
 #pragma unroll
           for (int a = 0; a < 2; ++a) tiles::multiply(acc[a], eight(weights[2 * a]), eight(weights[2 * a + 1]), parts);
