@@ -20,8 +20,9 @@ std::string types_of(const SessionOptions& session) {
                      list_type_name(session.page_type));
 }
 
+/// all: a drift is from F32 activations, else from the default types.
 nlohmann::ordered_json to_json(const Evaluation& result, const SessionOptions& session,
-                               const std::string& activations) {
+                               const std::string& activations, bool all = false) {
   nlohmann::ordered_json out = {{"activations", activations},
                                 {"tokens", result.tokens},
                                 {"window", result.window},
@@ -38,8 +39,9 @@ nlohmann::ordered_json to_json(const Evaluation& result, const SessionOptions& s
   if (!result.drift) return out;
   const Drift& drift = *result.drift;
   const auto scored = static_cast<double>(result.scored);
-  const SessionOptions usual = with_default_types(session);
-  out["compare"] = {{"cache_type", list_type_name(usual.cache_type)},
+  const SessionOptions usual = all ? session : with_default_types(session);
+  out["compare"] = {{"activations", all ? "f32" : activations},
+                    {"cache_type", list_type_name(usual.cache_type)},
                     {"page_type", list_type_name(usual.page_type)},
                     {"nll_sum", drift.nll_sum},
                     {"nll_mean", drift.nll_sum / scored},
@@ -77,15 +79,18 @@ void print_result(const Evaluation& result, const Options& options) {
   if (result.drift) print(drift_text(result, session));
 }
 
-/// The text scored with every form of activations, side by side; ratios are to F32.
-void print_all(const std::array<std::pair<const char*, Evaluation>, 3>& results,
-               const Options& options) {
-  const Evaluation& f32 = results[0].second;
+using AllForms = std::array<Evaluation, kActivationNames.size()>;
+
+/// The text scored with every form of activations, side by side; ratios, KL and likeliest tokens are to F32.
+void print_all(const AllForms& results, const Options& options) {
+  const Evaluation& f32 = results[0];
   if (options.json) {
     const SessionOptions session = session_options(options);
     nlohmann::ordered_json out;
-    for (const auto& [name, result] : results) {
-      out[name] = to_json(result, session, name);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const std::string name(kActivationNames[i]);
+      const Evaluation& result = results[i];
+      out[name] = to_json(result, session, name, true);
       out[name]["perplexity_ratio"] = result.perplexity() / f32.perplexity();
     }
     print(out.dump(1) + "\n");
@@ -96,12 +101,21 @@ void print_all(const std::array<std::pair<const char*, Evaluation>, 3>& results,
                        {"nats per token", Align::kRight},
                        {"perplexity", Align::kRight},
                        {"bits per byte", Align::kRight},
-                       {"ratio of perplexities", Align::kRight}});
-  for (const auto& [name, result] : results) {
-    table.add_row({name, fmt::format("{:.5f}", result.nats_per_token()),
+                       {"ratio of perplexities", Align::kRight},
+                       {"KL (mean)", Align::kRight},
+                       {"KL (largest)", Align::kRight},
+                       {"same likeliest token", Align::kRight}});
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const Evaluation& result = results[i];
+    const auto scored = static_cast<double>(result.scored);
+    const Drift none{.same_top = result.scored}, &drift = result.drift ? *result.drift : none;
+    table.add_row({std::string(kActivationNames[i]), fmt::format("{:.5f}", result.nats_per_token()),
                    fmt::format("{:.4f}", result.perplexity()),
                    fmt::format("{:.5f}", result.bits_per_byte()),
-                   fmt::format("{:.6f}", result.perplexity() / f32.perplexity())});
+                   fmt::format("{:.6f}", result.perplexity() / f32.perplexity()),
+                   fmt::format("{:.3g}", drift.kl_sum / scored),
+                   fmt::format("{:.3g}", drift.kl_largest),
+                   fmt::format("{:.2f}%", 100 * static_cast<double>(drift.same_top) / scored)});
   }
   print(table.to_string());
 }
@@ -114,15 +128,14 @@ int eval(const Options& options) {
   if (options.activations == "all") {
     if (options.compare)
       throw Error(ErrorCode::kUsage, "--compare: goes with one form of --activations, not all");
-    std::array<std::pair<const char*, Evaluation>, 3> results = {
-        {{"f32", {}}, {"q16", {}}, {"q8", {}}}};
-    for (auto& [name, of] : results) {
+    AllForms results;
+    for (std::size_t i = 0; i < results.size(); ++i) {
       Options with = options;
-      with.activations = name;
-      of = evaluate(with, options.model, text);
+      with.activations = kActivationNames[i];
+      results[i] = evaluate(with, options.model, text, i == 0 ? std::nullopt : std::optional(Activations::kF32));
     }
     print_all(results, options);
-    result = results[0].second;
+    result = results[0];
   } else {
     result = evaluate(options, options.model, text);
     print_result(result, options);

@@ -22,7 +22,7 @@ double log_sum(std::span<const float> logits) {
   return largest + std::log(sum);
 }
 
-/// Adds what one row of logits says against the row with the default types.
+/// Adds what one row of logits says against the row of the other session.
 void add_drift(std::span<const float> chosen, std::span<const float> usual, std::size_t target,
                Drift& drift) {
   const double chosen_sum = log_sum(chosen), usual_sum = log_sum(usual);
@@ -43,8 +43,8 @@ void add_drift(std::span<const float> chosen, std::span<const float> usual, std:
   drift.same_top += top(chosen) == top(usual);
 }
 
-/// Runs one window from an empty state and scores all its ids but the first; against `usual`, a
-/// session with the default types, where there is one.
+/// Runs one window from an empty state and scores all its ids but the first; against `usual`, the
+/// other session, where there is one.
 void score_window(Session& session, Session* usual, std::span<const std::int32_t> ids,
                   const Interruptible& interrupt, Evaluation& result) {
   const auto vocab = static_cast<std::size_t>(session.model().config().vocab_size);
@@ -60,7 +60,7 @@ void score_window(Session& session, Session* usual, std::span<const std::int32_t
       result.nll_sum += log_sum(row(logits, r)) - row(logits, r)[target(r)];
     result.scored += static_cast<std::int64_t>(scored);
     if (!usual) return;
-    // The same passes, so that nothing but the types differs.
+    // The same passes, so that nothing else differs.
     usual->score(ids.subspan(begin, static_cast<std::size_t>(rows)),
                  [&](std::int64_t offset, std::int64_t count, const float* other) {
                    for (std::int64_t i = 0; i < count; ++i) {
@@ -99,7 +99,7 @@ std::vector<std::int32_t> scored_ids(const Options& options, const Tokenizer& to
   return ids;
 }
 
-Evaluation evaluate(const Options& options, const std::string& tokenizer_of, std::string_view text) {
+Evaluation evaluate(const Options& options, const std::string& tokenizer_of, std::string_view text, std::optional<Activations> against) {
   const std::shared_ptr<const Model> model = load_model(options);
   const Tokenizer tokenizer = require_tokenizer(tokenizer_of, model->config().vocab_size, "");
   const std::vector<std::int32_t> ids = scored_ids(options, tokenizer, text);
@@ -120,9 +120,15 @@ Evaluation evaluate(const Options& options, const std::string& tokenizer_of, std
   session_choice.context = result.window;
   Session session(model, session_choice);
   std::optional<Session> usual;
-  if (options.compare) {
-    require_other_types(session_choice);
-    usual.emplace(model, with_default_types(session_choice));
+  if (options.compare || against) {
+    SessionOptions other = session_choice;
+    if (against) {
+      other.activations = *against;
+    } else {
+      require_other_types(session_choice);
+      other = with_default_types(session_choice);
+    }
+    usual.emplace(model, other);
     result.drift.emplace();
   }
   Interruptible interrupt;

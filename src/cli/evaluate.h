@@ -9,14 +9,15 @@
 #include <vector>
 
 #include "cli/options.h"
+#include "palimpsest/activations.h"
 #include "palimpsest/tokenizer.h"
 
 namespace palimpsest::cli {
 
-/// How far predictions are from those with the default types of lists and pages.
+/// How far predictions are from those of another session: with the default types of lists and pages, or another form of activations.
 struct Drift {
-  double nll_sum = 0;                   ///< with the default types, nats
-  double kl_sum = 0, kl_largest = 0;    ///< of KL(default || chosen) over the scored ids, nats
+  double nll_sum = 0;                   ///< of the other, nats
+  double kl_sum = 0, kl_largest = 0;    ///< of KL(other || chosen) over the scored ids, nats
   double largest_logit_difference = 0;  ///< of one logit
   std::int64_t same_top = 0;            ///< ids for which both hold the same token most likely
 };
@@ -26,7 +27,7 @@ struct Evaluation {
   std::int64_t tokens = 0, window = 0, windows = 0, bytes = 0;
   double nll_sum = 0;       ///< nats
   std::int64_t scored = 0;  ///< ids with a prediction
-  std::optional<Drift> drift;  ///< with options.compare
+  std::optional<Drift> drift;  ///< with options.compare or `against`
   double seconds = 0;
   std::string memory;  ///< memory_text() of the session
 
@@ -46,6 +47,7 @@ std::vector<std::int32_t> scored_ids(const Options& options, const Tokenizer& to
 /// Loads options.model and scores the text, cut up by the tokenizer of the model at `tokenizer` and
 /// to options.tokens, in windows of options.ctx_size tokens, each from an empty state; a progress bar on a terminal. Throws Error: kInvalidRequest
 /// for a text too short, kUsage for a window of less than 2 and for a comparison of the default types with themselves, kIo without a tokenizer, kCancelled.
-Evaluation evaluate(const Options& options, const std::string& tokenizer, std::string_view text);
+/// `against`: a form of activations to compare with, instead of other types.
+Evaluation evaluate(const Options& options, const std::string& tokenizer, std::string_view text, std::optional<Activations> against = {});
 
 }  // namespace palimpsest::cli

@@ -287,17 +287,17 @@ const std::vector<Flag> kFlags = {
     {.names = {"--activations"},
      .value = "TYPE",
      .target = &Options::activations,
-     .help = "how quantised weights are multiplied: with activations rounded to 16 or 8 bits in blocks of 32, or as they are: q16, q8 or f32",
+     .help = "how quantised weights are multiplied: with activations rounded to 16 or 8 bits in blocks of 32, with MXFP4 to MXFP8, or as they are: q16, q8, mxfp8 or f32",
      .default_text = "q16",
-     .choices = {"q16", "q8", "f32"},
+     .choices = {"q16", "q8", "mxfp8", "f32"},
      .commands = {kRun, kRecall, kLogits, kConvert, kSelfcheck, kBench, kServe}},
     {.names = {"--activations"},
      .value = "TYPE",
      .target = &Options::activations,
-     .help = "how quantised weights are multiplied: with activations rounded to 16 or 8 bits in blocks of 32, or as they are: q16, q8 or f32; "
+     .help = "how quantised weights are multiplied: with activations rounded to 16 or 8 bits in blocks of 32, with MXFP4 to MXFP8, or as they are: q16, q8, mxfp8 or f32; "
              "all: score the text with each",
      .default_text = "q16",
-     .choices = {"q16", "q8", "f32", "all"},
+     .choices = {"q16", "q8", "mxfp8", "f32", "all"},
      .commands = {kEval}},
 
     {.names = {"--device"},

@@ -115,9 +115,8 @@ SessionOptions session_options(const Options& options) {
   else if (!options.budget) session.long_ubatch = 2048;
   session.cache_type = *parse_list_type(options.cache_type);
   session.page_type = options.page_type == "bf16" ? DType::kBF16 : DType::kF32;
-  session.activations = options.activations == "f32"  ? Activations::kF32
-                        : options.activations == "q8" ? Activations::kQ8
-                                                      : Activations::kQ16;
+  const auto* form = std::find(kActivationNames.begin(), kActivationNames.end(), options.activations);
+  if (form != kActivationNames.end()) session.activations = static_cast<Activations>(form - kActivationNames.begin());
   session.cache_bytes = snapshot_bytes(options);
   if (options.cache_disk) {
     session.cache_disk = *options.cache_disk;

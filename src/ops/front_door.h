@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "kernels/cuda/product_workspace.h"
 #include "kernels/op_args.h"
 #include "tensor/exec_context.h"
 #include "tensor/op_profile.h"
@@ -65,9 +66,10 @@ void compute(ExecContext& ctx, const Args& args, void (*on_host)(ExecContext&, c
   else on_host(ctx, args);
 }
 
-/// How many BF16 numbers an activation is the sum of in products on a device's tensor cores; 0: none, products are F32.
+/// How many BF16 numbers an activation is the sum of in products on a device's tensor cores, or kMxfp8Parts; 0: none, products are F32.
 inline int activation_parts(const ExecContext& ctx) {
-  return ctx.activations == Activations::kF32 ? 0 : ctx.activations == Activations::kQ8 ? 1 : 2;
+  constexpr int kParts[] = {0, 2, 1, cuda::kMxfp8Parts};
+  return kParts[static_cast<std::size_t>(ctx.activations)];
 }
 
 /// Work of an op that does little more than read and write these tensors once each.

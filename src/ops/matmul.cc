@@ -55,7 +55,8 @@ void matmuls(ExecContext& ctx, std::span<const MatmulArgs> products) {
   if (products.size() > 1) {
     for (const MatmulArgs& args : products) matmul(ctx, args);
   } else if (const Entered op = enter(ctx, Op::kMatmul, work)) {
-    compute(ctx, products[0], cpu::matmul, cuda::plain::matmul);
+    if (!ctx.on_device()) cpu::matmul(ctx, products[0]);
+    else cuda::plain::matmul(products[0], ctx.device.stream(), parts == cuda::kMxfp8Parts);
   }
 }
 

@@ -33,7 +33,7 @@ struct Header {
   std::uint64_t fixed_bytes = 0, row_bytes = 0, tokens = 0, computed = 0, snapshots = 0,
                 sampler_seed = 0, sampler_sequence = 0, text_bytes = 0;
   std::uint32_t list_type = 0;  ///< of the rows: 0 no lists, else 1 + index into kListTypes
-  std::uint32_t activations = 0;   ///< 0 no matter, else 1 + index into kActivations
+  std::uint32_t activations = 0;   ///< 0 no matter, else 1 + the form
   std::uint64_t border_bytes = 0;  ///< 0: pages are not rounded
   std::uint64_t checksum = 0;      ///< of all before
 };
@@ -57,11 +57,8 @@ std::uint32_t list_code(std::optional<DType> type) {
   return type ? static_cast<std::uint32_t>(at - kListTypes.begin()) + 1 : 0;
 }
 
-constexpr std::array<Activations, 3> kActivations = {Activations::kF32, Activations::kQ16,
-                                                     Activations::kQ8};
 std::uint32_t activations_code(std::optional<Activations> form) {
-  const auto at = std::find(kActivations.begin(), kActivations.end(), form);
-  return form ? static_cast<std::uint32_t>(at - kActivations.begin()) + 1 : 0;
+  return form ? static_cast<std::uint32_t>(*form) + 1 : 0;
 }
 
 std::uint64_t header_checksum(const Header& header) {
@@ -172,7 +169,7 @@ Result<Header> parse_header(std::span<const std::byte> bytes) {
   }
   if (header.list_type > kListTypes.size())
     return fail(ErrorCode::kInvalidFile, "lists of the unknown type {}", header.list_type);
-  if (header.activations > kActivations.size()) {
+  if (header.activations > kActivationNames.size()) {
     return fail(ErrorCode::kInvalidFile, "activations of the unknown form {}",
                 header.activations);
   }
@@ -226,7 +223,7 @@ Result<SessionImage> parse_session(
 
   SessionImage image;
   image.origin.model = header->fingerprint;
-  if (header->activations > 0) image.origin.activations = kActivations[header->activations - 1];
+  if (header->activations > 0) image.origin.activations = static_cast<Activations>(header->activations - 1);
   image.fixed_bytes = static_cast<std::int64_t>(header->fixed_bytes);
   image.row_bytes = static_cast<std::int64_t>(header->row_bytes);
   image.border_bytes = static_cast<std::int64_t>(header->border_bytes);

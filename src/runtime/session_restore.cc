@@ -64,16 +64,7 @@ void check_origin(const SessionOrigin& session, const SessionOrigin& here) {
   if (session.activations == here.activations) return;
   // The same model, so both or neither have a form, except in a file that was made up.
   const auto name = [](const SessionOrigin& origin) -> std::string_view {
-    if (!origin.activations) return "of no form";
-    switch (*origin.activations) {
-      case Activations::kF32:
-        return "f32";
-      case Activations::kQ16:
-        return "q16";
-      case Activations::kQ8:
-        break;
-    }
-    return "q8";
+    return origin.activations ? kActivationNames[static_cast<std::size_t>(*origin.activations)] : "of no form";
   };
   throw make_error(ErrorCode::kInvalidRequest,
                    "the session was computed with activations {}, this run has {}: another form of "

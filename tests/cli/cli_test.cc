@@ -507,6 +507,16 @@ TEST(Eval, ScoresWithEveryFormOfActivations) {
   EXPECT_NE(all["q8"]["nll_sum"], all["f32"]["nll_sum"]);
   EXPECT_NE(all["q16"]["nll_sum"], all["q8"]["nll_sum"]);
   EXPECT_NEAR(all["q16"]["perplexity_ratio"].get<double>(), 1, 1e-3);
+  EXPECT_FALSE(all["f32"].contains("compare"));
+  double kl = 0;
+  for (const char* form : {"q16", "q8", "mxfp8"}) {  // the coarser, the further from F32
+    const json& drift = all[form]["compare"];
+    EXPECT_EQ(drift["activations"], "f32");
+    EXPECT_EQ(drift["nll_sum"], all["f32"]["nll_sum"]);
+    EXPECT_GT(drift["kl_mean"].get<double>(), kl);
+    kl = drift["kl_mean"].get<double>();
+  }
+  EXPECT_LT(kl, 0.05);
   const auto nll_sum = [&](const char* form) {
     const ChildResult one =
         palimpsest(on_demo({"eval", "-f", text.path.string(), "--activations", form, "--json"}));
@@ -515,8 +525,9 @@ TEST(Eval, ScoresWithEveryFormOfActivations) {
   };
   EXPECT_EQ(nll_sum("f32"), all["f32"]["nll_sum"]);
   EXPECT_EQ(nll_sum("q8"), all["q8"]["nll_sum"]);
+  EXPECT_EQ(nll_sum("mxfp8"), all["mxfp8"]["nll_sum"]);
   expect_usage_error(on_demo({"run", "-p", "x", "--activations", "all"}),
-                     {"--activations", "'all'", "q16, q8, f32"});
+                     {"--activations", "'all'", "q16, q8, mxfp8, f32"});
 }
 
 TEST(Eval, ReproducesTheRecordedWindow) {

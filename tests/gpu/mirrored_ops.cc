@@ -11,6 +11,7 @@
 #include "kernels/cpu/page_memory.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/product_workspace.h"
 #include "kernels/cuda/plain_vision_kernels.h"
 #include "ops/page_memory.h"
 #include "ops/vision_ops.h"
@@ -98,13 +99,13 @@ void embedding(ExecContext&, const EmbeddingArgs& args) {
   plain::embedding(a, m.stream());
 }
 
-void matmul(ExecContext&, const MatmulArgs& args) {
+void matmul(ExecContext& ctx, const MatmulArgs& args) {
   Mirror m;
   MatmulArgs a = args;
   a.x = m.in(args.x);
   a.w = m.in(args.w);
   a.y = m.out(args.y);
-  plain::matmul(a, m.stream());
+  plain::matmul(a, m.stream(), ctx.activations == Activations::kMxfp8);
 }
 
 void rms_norm(ExecContext&, const RmsNormArgs& args) {
@@ -432,7 +433,7 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
   // What the test measures of the CPU's workspace.
   const ArenaScope scope(ctx.workspace);
   if (rows * top_k > 0) ctx.workspace.allocate(DType::kU8, {cpu::experts_workspace_bytes(rows, top_k, width, inter, args.num_experts)});
-  plain::experts(a, inter, 0, m.scratch(plain::experts_workspace_bytes(rows, top_k, width, inter, args.num_experts) + 1), m.stream());
+  plain::experts(a, inter, ctx.activations == Activations::kMxfp8 ? cuda::kMxfp8Parts : 0, m.scratch(plain::experts_workspace_bytes(rows, top_k, width, inter, args.num_experts) + 1), m.stream());
 }
 
 }  // namespace palimpsest::ops

@@ -202,7 +202,7 @@ TEST_P(ExpertsTest, AgreeWithDouble) {
 }
 
 TEST_P(ExpertsTest, WithRoundedActivationsAreTheirProductsBitForBit) {
-  for (const Activations activations : {Activations::kQ8, Activations::kQ16}) {
+  for (const Activations activations : {Activations::kQ8, Activations::kQ16, Activations::kMxfp8}) {
     Layer layer(WeightFormat::kMxfp4, {9, 1, 1, 96, 64}, kSwiglu, 8);
     layer.activations = activations;
     std::fill(layer.route_weights.begin(), layer.route_weights.end(), 1.0f);

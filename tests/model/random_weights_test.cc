@@ -155,7 +155,7 @@ TEST_F(DeviceModel, PagesThatFadeAHead) {
 
 TEST_F(DeviceModel, ChunksAndRecordingsChangeNoBit) {
   model = load(7, DeviceKind::kCuda);
-  for (const Activations activations : {Activations::kF32, Activations::kQ16, Activations::kQ8}) {
+  for (const Activations activations : {Activations::kF32, Activations::kQ16, Activations::kQ8, Activations::kMxfp8}) {
     const auto want = run(activations, 50);
     for (const std::size_t chunk : {1, 7, 63}) EXPECT_EQ(run(activations, chunk), want) << "chunks of " << chunk;
     if (activations == Activations::kF32) {
@@ -169,7 +169,7 @@ TEST_F(DeviceModel, ChunksAndRecordingsChangeNoBit) {
 
 TEST_F(DeviceModel, CutsAtMultiplesOf64ChangeNoBit) {
   model = load(7, DeviceKind::kCuda);
-  for (const Activations activations : {Activations::kF32, Activations::kQ16, Activations::kQ8}) {
+  for (const Activations activations : {Activations::kF32, Activations::kQ16, Activations::kQ8, Activations::kMxfp8}) {
     const auto want = run(activations, 1024, true);
     for (const std::size_t chunk : {64, 128, 320, 640}) EXPECT_EQ(run(activations, chunk, true), want) << "chunks of " << chunk;
   }

@@ -80,7 +80,7 @@ class CopiedModel {
 TEST(SessionOrigin, HasAFormOfActivationsWhereWeightsAreQuantised) {
   const auto mxfp4 = Model::load(test::project_path(kModel)),
              dense = Model::load(test::project_path("tests/golden/fla_options/linear_normalized"));
-  for (const Activations form : {Activations::kF32, Activations::kQ16, Activations::kQ8}) {
+  for (const Activations form : {Activations::kF32, Activations::kQ16, Activations::kQ8, Activations::kMxfp8}) {
     EXPECT_EQ(session_origin(*mxfp4, form).model, model_fingerprint(*mxfp4));
     EXPECT_EQ(session_origin(*mxfp4, form).activations, form);
     EXPECT_FALSE(session_origin(*dense, form).activations);

@@ -312,9 +312,9 @@ TEST(SessionFile, RefusesAnotherFormOfActivations) {
   const auto path = folder / "s";
   Engine engine, other;
   const std::int32_t slot = engine.submit(text(1, 70));
-  const std::array<std::optional<Activations>, 4> forms = {std::nullopt, Activations::kF32,
-                                                           Activations::kQ16, Activations::kQ8};
-  const std::array<std::string, 4> names = {"of no form", "f32", "q16", "q8"};
+  const std::array<std::optional<Activations>, 5> forms = {std::nullopt, Activations::kF32, Activations::kQ16,
+                                                           Activations::kQ8, Activations::kMxfp8};
+  const std::array<std::string, 5> names = {"of no form", "f32", "q16", "q8", "mxfp8"};
   for (std::size_t saved = 0; saved < forms.size(); ++saved) {
     save_session(path, engine.cache, slot, {kModel.model, forms[saved]}, {});
     for (std::size_t here = 0; here < forms.size(); ++here) {

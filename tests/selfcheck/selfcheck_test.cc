@@ -73,7 +73,7 @@ TEST(Selfcheck, HoldsWithEveryTypeAndForm) {
   };
   for (const Options& o : {options(DType::kI8, DType::kF32, Activations::kF32),
                            options(DType::kBF16, DType::kBF16, Activations::kF32),
-                           options(DType::kF32, DType::kF32, Activations::kQ8),
+                           options(DType::kF32, DType::kF32, Activations::kMxfp8),
                            options(DType::kI8, DType::kBF16, Activations::kQ8),
                            options(DType::kI8, DType::kBF16, Activations::kQ16)}) {
     SCOPED_TRACE(testing::Message() << "lists " << static_cast<int>(o.cache_type) << ", pages "

@@ -48,6 +48,10 @@ const float* row_of_x(const MatmulPart& p, std::int64_t t) {
   return p.x + (p.row_index != nullptr ? p.row_index[t] : t) * p.x_stride;
 }
 
+bool rounds_to_mxfp8(const MatmulPart& p) {
+  return p.activations == Activations::kMxfp8 && p.w.is_mxfp4();
+}
+
 /// y (+)= sums of a tile, without what lies past the last row or column. `y` is the tile's first
 /// output.
 template <int M>
@@ -120,7 +124,7 @@ void direct_rows(const MatmulPart& p, const Format& w, std::int64_t t, std::int6
   for (std::int64_t k0 = 0; k0 < k; k0 += kBlockColumns) {
     pack_rows<M, Format::kSplit>(
         [&](std::int64_t m) { return row_of_x(p, t + std::min(m, rows - 1)); }, k0,
-        std::min(kBlockColumns, k - k0), packed + k0 * M);
+        std::min(kBlockColumns, k - k0), rounds_to_mxfp8(p), packed + k0 * M);
   }
   constexpr std::int64_t kColumns = kTile / M;
   HWY_ALIGN float sums[kTile];
@@ -182,7 +186,7 @@ void panels(const MatmulPart& p, const Format& w, float* packed, float* panel) {
       for_each_row_tile(rows, [&](auto m, std::int64_t t, std::int64_t count) HWY_ATTR {
         pack_rows<m(), Format::kSplit>(
             [&](std::int64_t i) { return row_of_x(p, t0 + t + std::min(i, count - 1)); }, k0,
-            columns, packed + t * kBlockColumns);
+            columns, rounds_to_mxfp8(p), packed + t * kBlockColumns);
       });
       for (std::int64_t n0 = p.begin; n0 < p.end; n0 += kPanelRows) {
         const std::int64_t count = std::min(kPanelRows, p.end - n0);
@@ -243,7 +247,8 @@ void matmul_part(const MatmulPart& part, std::byte* scratch) {
   }
   const bool quantised = part.w.is_blocks() || part.w.is_mx() || part.w.is_int8();
   if (quantised && part.activations == Activations::kQ8) return matmul_q8_part(part, scratch);
-  if (quantised && part.activations == Activations::kQ16) return matmul_q16_part(part, scratch);
+  if (quantised && (part.activations == Activations::kQ16 || (part.activations == Activations::kMxfp8 && !part.w.is_mxfp4())))
+    return matmul_q16_part(part, scratch);
   HWY_DYNAMIC_DISPATCH(MatmulPartKernel)(part, scratch);
 }
 

@@ -29,6 +29,7 @@
 #include "kernels/cpu/block_formats-inl.h"
 #include "kernels/cpu/int8_format-inl.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/ref/activations.h"
 #include "palimpsest/tensor.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -289,10 +290,34 @@ HWY_INLINE void tile(const float* x, const Format& w, RowNumber n, std::int64_t 
   reduce_tile(acc, sums);
 }
 
+/// ref::round_mxfp8 of each 32 of `columns`.
+inline HWY_ATTR void round_mxfp8(const float* x, std::int64_t columns, float* HWY_RESTRICT out) {
+  const DF d;
+  const hn::RebindToUnsigned<DF> du;
+  const auto number = [&](std::uint32_t bits) HWY_ATTR { return hn::BitCast(d, hn::Set(du, bits)); };
+  for (std::int64_t b = 0; b < columns; b += ref::kActivationBlock) {
+    // As integers, magnitudes keep their order, with infinity and NaN above all others.
+    auto magnitudes = hn::Zero(du);
+    for (std::int64_t i = b; i < b + ref::kActivationBlock; i += kLanes)
+      magnitudes = hn::Max(magnitudes, hn::BitCast(du, hn::Abs(hn::LoadU(d, x + i))));
+    const std::uint32_t exponent = hn::GetLane(hn::MaxOfLanes(du, magnitudes)) >> 23;
+    const bool zero = exponent < 27;  // below ref::kLeastActivation
+    const VF inverse = number(zero ? 0 : (262 - exponent) << 23),
+             scale = number(zero ? 0 : exponent == 255 ? 0x7fc00000 : (exponent - 8) << 23);
+    for (std::int64_t i = b; i < b + ref::kActivationBlock; i += kLanes) {
+      const VF in = hn::Min(hn::Max(hn::Mul(hn::LoadU(d, x + i), inverse), hn::Set(d, -448.0f)), hn::Set(d, 448.0f));
+      // 1.5 * 2^23 steps of E4M3 at this number: what is added to that is rounded to whole steps.
+      const auto size = hn::BitCast(du, hn::Max(hn::Abs(in), hn::Set(d, 0x1p-6f)));
+      const VF steps = hn::BitCast(d, hn::Add(hn::And(size, hn::Set(du, 0x7f800000)), hn::Set(du, 0x0a400000)));
+      hn::StoreU(hn::Mul(hn::Sub(hn::Add(in, steps), steps), scale), d, out + i);
+    }
+  }
+}
+
 /// Packs a block of `columns` columns at k0 of M rows of x for accumulate(): [vector][M][L], in the
-/// weight's order, zeros after the last column.
+/// weight's order, zeros after the last column. mxfp8: rounded to it.
 template <int M, bool kSplit, class RowPointer>
-HWY_INLINE void pack_rows(RowPointer row, std::int64_t k0, std::int64_t columns,
+HWY_INLINE void pack_rows(RowPointer row, std::int64_t k0, std::int64_t columns, bool mxfp8,
                           float* HWY_RESTRICT out) {
   const DF d;
   const auto store_step = [&](const float* p, float* q) HWY_ATTR {
@@ -310,6 +335,8 @@ HWY_INLINE void pack_rows(RowPointer row, std::int64_t k0, std::int64_t columns,
   const std::int64_t steps = columns / kStep, rest = columns % kStep;
   for (int m = 0; m < M; ++m) {
     const float* p = row(m) + k0;
+    float rounded[kBlockColumns];
+    if (mxfp8) round_mxfp8(p, columns, rounded), p = rounded;
     for (std::int64_t i = 0; i < steps; ++i)
       store_step(p + i * kStep, out + i * (2 * M * kLanes) + m * kLanes);
     if (rest != 0) {

@@ -12,7 +12,8 @@
 namespace palimpsest::cuda::plain {
 
 void embedding(const EmbeddingArgs&, void* stream);
-void matmul(const MatmulArgs&, void* stream);
+/// mxfp8: with weights in MXFP4, x is rounded to MXFP8.
+void matmul(const MatmulArgs&, void* stream, bool mxfp8 = false);
 void rms_norm(const RmsNormArgs&, void* stream);
 void gated_rms_norm(const GatedRmsNormArgs&, void* stream);
 void l2_norm(const L2NormArgs&, void* stream);

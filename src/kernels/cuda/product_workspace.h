@@ -6,6 +6,9 @@
 
 namespace palimpsest::cuda {
 
+/// As `parts` of products, for Activations::kMxfp8: two BF16 numbers an activation, or with weights in MXFP4 the one that it is in MXFP8.
+inline constexpr int kMxfp8Parts = 3;
+
 /// Of the factors of a chunk of 64 tokens and a value head, of pages that fade a channel and of others.
 inline constexpr std::int64_t kChannelChunkBytes = 73 * 1024, kHeadChunkBytes = 17 * 1024;
 /// What delta_prefill gets in a forward pass, chunk after chunk, with F32 pages: room for all chunks, or for as many as L2 and memory take well.

@@ -5,6 +5,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/mxfp8.cuh"
 #include "kernels/cuda/plain/stored_matrix.cuh"
 
 namespace palimpsest::cuda::tiles {
@@ -308,6 +309,13 @@ struct Eight {
     a = __ldcg(reinterpret_cast<const float4*>(row + column));
     b = __ldcg(reinterpret_cast<const float4*>(row + column + kGap));
   }
+  __device__ std::uint32_t largest(std::uint32_t bits = 0) const {
+    bits = larger(larger(larger(larger(bits, a.x), a.y), a.z), a.w);
+    return larger(larger(larger(larger(bits, b.x), b.y), b.z), b.w);
+  }
+  __device__ void round(const Mxfp8& to) { a = {to(a.x), to(a.y), to(a.z), to(a.w)}, b = {to(b.x), to(b.y), to(b.z), to(b.w)}; }
+  /// These and the eights of the three lanes beside are 32 columns.
+  __device__ void round_beside() { round(Mxfp8(largest_of_lanes<4>(largest()))); }
   /// Pairs of numbers that are kApart apart.
   template <int kApart, int kParts>
   __device__ void split(uint4 (&parts)[kParts]) const {
@@ -327,6 +335,11 @@ struct Eight {
     }
   }
 };
-
+/// The 32 columns of a unit of MXFP4 that a lane has.
+__device__ inline void round_unit(Eight (&x)[4]) {
+  const Mxfp8 to(x[3].largest(x[2].largest(x[1].largest(x[0].largest()))));
+#pragma unroll
+  for (Eight& eight : x) eight.round(to);
+}
 
 }  // namespace palimpsest::cuda::tiles

@@ -2,10 +2,11 @@
 
 #include <span>
 
+#include "kernels/cuda/product_workspace.h"
 #include "kernels/op_args.h"
 
-/// Products on tensor cores (tiles.cuh says how). Activations are rounded to 8 bits of mantissa for each of `parts`, 1 or 2; weights are exact. The
-/// bits of a row depend on the row and the weight alone, as in plain_kernels.h.
+/// Products on tensor cores (tiles.cuh says how). Activations are rounded to 8 bits of mantissa for each of `parts`, 1 or 2 (or kMxfp8Parts); weights
+/// are exact. The bits of a row depend on the row and the weight alone, as in plain_kernels.h.
 namespace palimpsest::cuda {
 
 /// BF16 and F16 with a multiple of 32 columns, MXFP4 with a multiple of 128, Q8_0 with one of 64, Q4_K and Q6_K; rows of weights at multiples of 16

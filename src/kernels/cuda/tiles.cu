@@ -101,7 +101,7 @@ template <Form... kForms, class F>
 void with_form(Form form, int parts, F f) {
   const auto with_parts = [&](auto which) {
     if (form != which.value) return;
-    if (parts == 1) f(which, std::integral_constant<int, 1>{});
+    if (parts_of(form, parts) == 1) f(which, std::integral_constant<int, 1>{});
     else f(which, std::integral_constant<int, 2>{});
   };
   (with_parts(std::integral_constant<Form, kForms>{}), ...);
@@ -184,7 +184,7 @@ namespace {
 /// Where there are blocks enough of the other kind, products are for warpgroups.
 constexpr std::int64_t kWideBlocks = 96;
 
-Work work_of(const MatmulArgs& a) {
+Work work_of(const MatmulArgs& a, int parts) {
   Work work;
   work.w = plain::stored(a.w);
   work.outputs = work.w.rows;
@@ -195,6 +195,7 @@ Work work_of(const MatmulArgs& a) {
   work.y_stride = a.y.strides[0];
   work.rows = static_cast<std::int32_t>(a.x.sizes[0]);
   work.rounded = a.y.dtype == DType::kBF16;
+  work.mxfp8 = parts == kMxfp8Parts && work.w.form == Form::kMx;
   return work;
 }
 
@@ -202,7 +203,7 @@ bool for_warpgroups(std::span<const Work> works) {
   std::int64_t blocks = 0;
   for (const Work& work : works) blocks += plain::divide_up(work.outputs, 128);
   const int tile_rows = plain::wide_dense_rows(works[0].rows);
-  return tile_rows > 0 && blocks * plain::divide_up(works[0].rows, tile_rows) >= kWideBlocks &&
+  return tile_rows > 0 && !works[0].mxfp8 && blocks * plain::divide_up(works[0].rows, tile_rows) >= kWideBlocks &&
          std::all_of(works.begin(), works.end(), [](const Work& work) { return wide::takes(work.w); });
 }
 
@@ -211,14 +212,14 @@ bool for_warpgroups(std::span<const Work> works) {
 
 bool tile_rounds(const MatmulArgs& a) {
   if (!tiles_take(a) || a.w.rows() % 2 != 0) return false;
-  const tiles::Work work = tiles::work_of(a);
+  const tiles::Work work = tiles::work_of(a, 1);
   return tiles::for_warpgroups({&work, 1});
 }
 
 void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspace, void* stream) {
   if (products[0].x.sizes[0] == 0) return;
   std::vector<tiles::Work> works, others;
-  for (const MatmulArgs& a : products) works.push_back(tiles::work_of(a));
+  for (const MatmulArgs& a : products) works.push_back(tiles::work_of(a, parts));
   const plain::Form form = works[0].w.form;
   for (auto first = works.begin(); first != works.end();) {
     const auto end = std::stable_partition(first, works.end(), [x = *first](const tiles::Work& work) { return work.x == x.x && work.x_stride == x.x_stride && work.cols == x.cols; });
@@ -233,7 +234,7 @@ void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspac
 static bool launch_gated(const GatedProductArgs& a, int parts, void* stream, bool ask) {
   const MatmulArgs product = {.x = a.gate, .w = a.w, .y = a.y};
   if (parts == 0 || a.gate.sizes[0] != 1 || !tiles_take(product) || !plain::in_vectors(a.up)) return false;
-  tiles::Work work = tiles::work_of(product);
+  tiles::Work work = tiles::work_of(product, parts);
   work.up = plain::as<const float>(a.up);
   work.glu = a.params;
   bool taken = false;

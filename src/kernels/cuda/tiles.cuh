@@ -11,6 +11,7 @@
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/plain/functions.cuh"
+#include "kernels/cuda/product_workspace.h"
 #include "kernels/cuda/sm90/hopper.cuh"
 #include "kernels/cuda/tile_forms.cuh"
 
@@ -39,6 +40,7 @@ struct Work {
   const std::int32_t* chosen = nullptr;  ///< or, of one row of x, which no list is made for: tile i is pair i of this expert (few_rows only)
   std::int32_t per_row = 1;
   GluParams glu{};
+  bool mxfp8 = false;                    ///< weights are MXFP4: an activation is one BF16 number, rounded to MXFP8
   // Of one row only (one_row.cuh).
   int table_bytes = 0;           ///< of `experts`
   const float* up = nullptr;     ///< x is glu(x, up)
@@ -46,6 +48,10 @@ struct Work {
   const float* add = nullptr;
   float* sum = nullptr;
 };
+template <Form kForm, int kParts>
+constexpr bool kMayRound = kForm == Form::kMx && kParts == 1;
+/// Of `parts` as callers say it: how many BF16 numbers an activation is.
+constexpr int parts_of(Form form, int parts) { return parts != kMxfp8Parts ? parts : form == Form::kMx ? 1 : 2; }
 
 /// Products of as many rows side by side in one grid: those of product i are blocks [ends[i - 1], ends[i]).
 constexpr int kMostProducts = 8;
@@ -138,6 +144,9 @@ __global__ void __launch_bounds__(kThreads, kMatrices * Unit<kForm>::kWords > 16
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
       if (unit + i >= end) continue;
+      if constexpr (kMayRound<kForm, kParts>) {
+        if (work.mxfp8) round_unit(numbers[i]);
+      }
 #pragma unroll
       for (int a = 0; a < kAll; ++a) lows[i][a].settle(), highs[i][a].settle();
 #pragma unroll
@@ -249,6 +258,9 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
     }
   };
   const auto put = [&](std::uint8_t* to) {
+    if constexpr (kMayRound<kForm, kParts>) {
+      if (work.mxfp8) round_unit(brought);
+    }
 #pragma unroll
     for (int e = 0; e < C::kGroups; ++e) {
       uint4 parts[kParts];

@@ -69,7 +69,7 @@ void launch(std::span<const Work> works, int outputs, std::int64_t most_tiles, i
 template <class F>
 void with_form(Form form, int parts, F f) {
   const auto with_parts = [&](auto which) {
-    if (parts == 1) f(which, std::integral_constant<int, 1>{});
+    if (tiles::parts_of(form, parts) == 1) f(which, std::integral_constant<int, 1>{});
     else f(which, std::integral_constant<int, 2>{});
   };
   if (form == Form::kMx) with_parts(std::integral_constant<Form, Form::kMx>{});

@@ -81,7 +81,7 @@ void tile_matmul(std::span<const MatmulArgs>, int, void*, void*) { unsupported()
 namespace plain {
 
 void embedding(const EmbeddingArgs&, void*) { unsupported(); }
-void matmul(const MatmulArgs&, void*) { unsupported(); }
+void matmul(const MatmulArgs&, void*, bool) { unsupported(); }
 void rms_norm(const RmsNormArgs&, void*) { unsupported(); }
 void add_rms_norm(const AddRmsNormArgs&, void*) { unsupported(); }
 void gated_rms_norm(const GatedRmsNormArgs&, void*) { unsupported(); }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Activations as integers (Activations::kQ16, kQ8), the definition: what an op with quantised weights multiplies instead of x.
+// Activations as integers (Activations::kQ16, kQ8) and in MXFP8 (kMxfp8), the definition: what an op with quantised weights multiplies instead of x.
 
 #include <algorithm>
 #include <cmath>
@@ -40,5 +40,25 @@ float quantise_activations(const float* x, std::int64_t n, X* codes) {
 /// Half a step, and the roundings of per_step, of its product and of the step, each relative to a number of up to kLargestCode steps.
 template <class X>
 inline constexpr double activation_error = 0.5 + 3 * 0x1p-24 * static_cast<double>(kLargestCode<X>);
+
+/// MXFP8 of OCP Microscaling Formats v1.0 (6.3: scale; 5.3.1: E4M3, exponents -6 to 8, largest number 448): out = number * 2^shared, shared =
+/// floor(log2(largest)) - 8, the number to nearest, ties to even, at most 448. Where OCP leaves the choice: all NaN where one is not finite, all zero
+/// below kLeastActivation, so that each of `out` is a BF16 number.
+inline void round_mxfp8(const float* x, std::int64_t n, double* out) {
+  float largest = 0;
+  bool finite = true;
+  for (std::int64_t i = 0; i < n; ++i) {
+    largest = std::max(largest, std::abs(x[i]));
+    finite = finite && std::isfinite(x[i]);
+  }
+  std::fill_n(out, n, finite ? 0 : std::numeric_limits<double>::quiet_NaN());
+  if (!finite || largest < kLeastActivation) return;
+  const int shared = std::ilogb(largest) - 8;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double number = std::ldexp(static_cast<double>(x[i]), -shared);
+    const double step = std::ldexp(1.0, std::max(std::ilogb(number), -6) - 3);
+    out[i] = std::ldexp(std::clamp(std::nearbyint(number / step) * step, -448.0, 448.0), shared);
+  }
+}
 
 }  // namespace palimpsest::ref

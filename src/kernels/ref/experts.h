@@ -16,9 +16,9 @@ PALIMPSEST_HOST_DEVICE T expert_hidden(const ExpertsArgs& a, const ExpertMatrice
 }
 
 /// y[t] = sum_j weights[t,j] * expert[ids[t,j]](x[t]). Shapes: ExpertsArgs. `hidden`: scratch for
-/// one expert's hidden units.
+/// one expert's hidden units, which `round` may change.
 template <class T>
-PALIMPSEST_HOST_DEVICE void experts(const ExpertsArgs& a, T* hidden) {
+PALIMPSEST_HOST_DEVICE void experts(const ExpertsArgs& a, T* hidden, void (*round)(T*, std::int64_t) = nullptr) {
   for (std::int64_t t = 0; t < a.y.sizes[0]; ++t) {
     for (std::int64_t c = 0; c < a.y.sizes[1]; ++c)
       store<T>(a.y, t * a.y.strides[0] + c * a.y.strides[1], T{0});
@@ -28,6 +28,7 @@ PALIMPSEST_HOST_DEVICE void experts(const ExpertsArgs& a, T* hidden) {
       const T weight = load<T>(a.weights, t * a.weights.strides[0] + j * a.weights.strides[1]);
       for (std::int64_t i = 0; i < expert.w1.rows(); ++i)
         hidden[i] = expert_hidden<T>(a, expert, t, i);
+      if (round) round(hidden, expert.w1.rows());
       for (std::int64_t c = 0; c < a.y.sizes[1]; ++c) {
         T sum = 0;
         for (std::int64_t i = 0; i < expert.w2.cols(); ++i)

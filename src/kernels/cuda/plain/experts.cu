@@ -121,7 +121,7 @@ __device__ void tile_rows(const Parts& p, const Tile& tile, const float* x, std:
 
 /// hidden[pair] = glu(w1 x, w3 x)
 __global__ void __launch_bounds__(32 * kWarps) up_products(const Expert* experts, Parts p, const float* x, std::int64_t stride, std::int32_t top_k,
-                                                            bool aligned, GluParams glu) {
+                                                            bool aligned, bool mxfp8, GluParams glu) {
   if (static_cast<std::int32_t>(blockIdx.x) >= *p.tiles_used) return;
   const Tile tile = p.tiles[blockIdx.x];
   const Expert& expert = experts[tile.expert];
@@ -131,8 +131,8 @@ __global__ void __launch_bounds__(32 * kWarps) up_products(const Expert* experts
   const float* rows[kTile];
   tile_rows(p, tile, x, stride, top_k, rows);
   float gate[kTile][kOutputs], up[kTile][kOutputs];
-  products<kTile>(w1, first, rows, aligned, gate);
-  products<kTile>(w3, first, rows, aligned, up);
+  products<kTile>(w1, first, rows, aligned, mxfp8, gate);
+  products<kTile>(w3, first, rows, aligned, mxfp8, up);
   if (threadIdx.x % 32 != 0) return;
 #pragma unroll
   for (int i = 0; i < kTile; ++i) {
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(32 * kWarps) up_products(const Expert* experts
 }
 
 /// outputs[pair] = w2 hidden[pair]
-__global__ void __launch_bounds__(32 * kWarps) down_products(const Expert* experts, Parts p, bool aligned) {
+__global__ void __launch_bounds__(32 * kWarps) down_products(const Expert* experts, Parts p, bool aligned, bool mxfp8) {
   if (static_cast<std::int32_t>(blockIdx.x) >= *p.tiles_used) return;
   const Tile tile = p.tiles[blockIdx.x];
   const StoredMatrix w2 = experts[tile.expert].w2;
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(32 * kWarps) down_products(const Expert* exper
   const float* rows[kTile];
   tile_rows(p, tile, p.hidden, w2.cols, 1, rows);
   float sums[kTile][kOutputs];
-  products<kTile>(w2, first, rows, aligned, sums);
+  products<kTile>(w2, first, rows, aligned, mxfp8, sums);
   if (threadIdx.x % 32 != 0) return;
 #pragma unroll
   for (int i = 0; i < kTile; ++i) {
@@ -194,12 +194,12 @@ bool tiles_take_all(const ExpertsArgs& a, bool& for_warpgroups) {
   return true;
 }
 
-void plain_products(const ExpertsArgs& a, std::int64_t inter, const Parts& p, cudaStream_t stream) {
+void plain_products(const ExpertsArgs& a, std::int64_t inter, bool mxfp8, const Parts& p, cudaStream_t stream) {
   const auto* experts = static_cast<const Expert*>(a.device_experts);
   const auto tiles = static_cast<unsigned>(p.most_tiles);
   up_products<<<dim3(tiles, divide_up(inter, kWarps * kOutputs)), 32 * kWarps, 0, stream>>>(experts, p, as<const float>(a.x), a.x.strides[0],
-                                                                                          static_cast<std::int32_t>(a.ids.sizes[1]), in_vectors(a.x), a.glu);
-  down_products<<<dim3(tiles, divide_up(a.x.sizes[1], kWarps * kOutputs)), 32 * kWarps, 0, stream>>>(experts, p, inter % 4 == 0);
+                                                                                          static_cast<std::int32_t>(a.ids.sizes[1]), in_vectors(a.x), mxfp8, a.glu);
+  down_products<<<dim3(tiles, divide_up(a.x.sizes[1], kWarps * kOutputs)), 32 * kWarps, 0, stream>>>(experts, p, inter % 4 == 0, mxfp8);
   check(cudaGetLastError(), "experts");
 }
 
@@ -213,7 +213,7 @@ bool needs_no_list(const ExpertsArgs& a, int tile_rows) { return a.ids.sizes[0] 
 /// Whether y is whole: else it is to be summed up.
 bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, int parts, int tile_rows, bool for_warpgroups, const std::uint8_t* rounded, const Parts& p,
                    cudaStream_t stream) {
-  const Form form = stored(a.experts[0].w1).form;
+  const Form form = stored(a.experts[0].w1).form, down_form = stored(a.experts[0].w2).form;
   const std::int64_t pairs = a.ids.numel(), width = a.x.sizes[1], busy = std::min(a.num_experts, pairs);
   const bool many = tile_rows == tiles::kManyRows;
   const std::int64_t most_tiles = many ? pairs / tiles::kManyRows + busy : a.ids.sizes[0] == 1 ? pairs : p.most_tiles;
@@ -229,6 +229,7 @@ bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, 
   else up.tiles = p.tiles, up.tiles_used = p.tiles_used, up.pairs = p.pairs;
   up.per_row = static_cast<std::int32_t>(a.ids.sizes[1]);
   up.glu = a.glu;
+  up.mxfp8 = parts == kMxfp8Parts && form == Form::kMx;
   tiles::Work down = up;
   down.matrix = 2;
   std::swap(down.outputs, down.cols);
@@ -237,6 +238,7 @@ bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, 
   down.y = p.outputs;
   down.y_stride = width;
   down.per_row = 1;
+  down.mxfp8 = parts == kMxfp8Parts && down_form == Form::kMx;
   if (tile_rows == wide::kExpertRows) {
     up.rows = static_cast<std::int32_t>(a.x.sizes[0]);
     wide::experts(up, down, form, parts, p.most_wide_tiles, reinterpret_cast<std::uint8_t*>(p.outputs), reinterpret_cast<std::uint8_t*>(p.hidden), stream);
@@ -247,7 +249,6 @@ bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, 
     return false;
   }
   const auto run = many ? tiles::experts_many : tiles::experts_few;
-  const Form down_form = stored(a.experts[0].w2).form;
   const bool one_row = for_warpgroups && needs_no_list(a, tile_rows);
   up.table_bytes = down.table_bytes = static_cast<int>(expert_table_bytes(a.num_experts));
   if (!one_row || !tiles::experts_one(up, form, 2, parts, most_tiles, stream)) run(up, form, 2, parts, most_tiles, stream);
@@ -274,10 +275,11 @@ void experts_and(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, in
   const Parts p = parts_of(static_cast<std::byte*>(workspace), pairs, width, inter, a.num_experts);
   bool for_warpgroups = false;
   const bool on_tiles = parts > 0 && in_vectors(a.x) && inter % 4 == 0 && tiles_take_all(a, for_warpgroups);
+  const bool mxfp8 = parts == kMxfp8Parts;  // which wide and streamed products do not round to
   int tile_rows = on_tiles ? std::min(expert_tile_rows(pairs, a.num_experts), std::max(most_tile_rows, kTile)) : kTile;
-  if (tile_rows == wide::kExpertRows && (!for_warpgroups || inter % 64 != 0)) tile_rows = tiles::kManyRows;
+  if (tile_rows == wide::kExpertRows && (!for_warpgroups || mxfp8 || inter % 64 != 0)) tile_rows = tiles::kManyRows;
   const bool wide_forms = for_warpgroups && most_tile_rows > 0;
-  const bool streams = on_tiles && wide_forms && tile_rows == kTile && pairs >= kStreamedPairs && !needs_no_list(a, tile_rows) && stored(a.experts[0].w1).form == Form::kMx;
+  const bool streams = on_tiles && wide_forms && !mxfp8 && tile_rows == kTile && pairs >= kStreamedPairs && !needs_no_list(a, tile_rows) && stored(a.experts[0].w1).form == Form::kMx;
   const Rounding rounding{as<const float>(a.x), a.x.strides[0], width / 8, streams ? a.x.sizes[0] * width / 8 : 0, reinterpret_cast<std::uint8_t*>(p.outputs), parts};
   const auto shared = static_cast<int>(a.num_experts * 4);
   if (shared > 48 * 1024) check(cudaFuncSetAttribute(sort_pairs, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "experts");
@@ -287,7 +289,7 @@ void experts_and(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, in
   }
   bool summed = false;
   if (on_tiles) summed = tile_products(a, add, inter, parts, tile_rows, wide_forms, streams ? rounding.to : nullptr, p, stream_of(stream));
-  else plain_products(a, inter, p, stream_of(stream));
+  else plain_products(a, inter, mxfp8, p, stream_of(stream));
   if (!summed) for_each(a.x.sizes[0] * width, WeightedSum{p.outputs, as<const float>(a.weights), as<const float>(add), as<float>(a.y), width, top_k, a.y.strides[0]}, stream, "experts");
 }
 

@@ -12,7 +12,7 @@ struct Rows {
   const float* x;
   float* y;
   std::int64_t x_stride, y_stride, count;
-  bool aligned;
+  bool aligned, mxfp8;
 };
 
 template <int kRows>
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(32 * kWarps) matmul_rows(StoredMatrix w, Rows 
 #pragma unroll
   for (int r = 0; r < kRows; ++r) x[r] = rows.x + min(static_cast<long long>(begin + r), static_cast<long long>(rows.count - 1)) * rows.x_stride;
   float sums[kRows][kOutputs];
-  products<kRows>(w, first, x, rows.aligned, sums);
+  products<kRows>(w, first, x, rows.aligned, rows.mxfp8, sums);
   if (threadIdx.x % 32 != 0) return;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -52,10 +52,10 @@ struct TableRows {
 
 }  // namespace
 
-void matmul(const MatmulArgs& args, void* stream) {
+void matmul(const MatmulArgs& args, void* stream, bool mxfp8) {
   const StoredMatrix w = stored(args.w);
   const Rows rows = {as<const float>(args.x), as<float>(args.y), args.x.strides[0], args.y.strides[0], args.x.sizes[0],
-                     in_vectors(args.x)};
+                     in_vectors(args.x), mxfp8};
   if (rows.count == 0 || w.rows == 0) return;
   const unsigned across = divide_up(w.rows, kWarps * kOutputs);
   if (rows.count == 1) matmul_rows<1><<<across, 32 * kWarps, 0, stream_of(stream)>>>(w, rows);

@@ -3,6 +3,7 @@
 // A weight matrix as kernels read it: one small struct for all stored forms, and eight of its columns as F32. The bits of a decoded number are
 // those of kernels/ref/load.h.
 
+#include "kernels/cuda/mxfp8.cuh"
 #include "kernels/cuda/plain/launch.cuh"
 #include "kernels/ref/load.h"
 
@@ -137,9 +138,21 @@ __device__ inline void load_x(const float* x, bool aligned, int col, int cols, f
   for (int i = 0; i < 8; ++i) out[i] = col + i < cols ? x[col + i] : 0.0f;
 }
 
-/// sums[r][o] = w[first + o] . x[r], in every lane. Rows of w beyond the last repeat it; the caller stores what there is.
+/// 32 columns of four lanes.
+__device__ inline void round_x(float (&x)[8]) {
+  std::uint32_t largest = 0;
+#pragma unroll
+  for (const float one : x) largest = larger(largest, one);
+  const Mxfp8 to(largest_of_lanes<4>(largest));
+#pragma unroll
+  for (float& one : x) one = to(one);
+}
+
+/// sums[r][o] = w[first + o] . x[r], in every lane. Rows of w beyond the last repeat it; the caller stores what there is. mxfp8: of MXFP4, with x
+/// rounded to MXFP8.
 template <int kRows>
-__device__ void products(const StoredMatrix& w, int first, const float* const (&x)[kRows], bool aligned, float (&sums)[kRows][kOutputs]) {
+__device__ void products(const StoredMatrix& w, int first, const float* const (&x)[kRows], bool aligned, bool mxfp8, float (&sums)[kRows][kOutputs]) {
+  mxfp8 = mxfp8 && (w.form == Form::kMx || (w.form == Form::kBlocks && w.type == BlockType::kMxfp4));
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -156,6 +169,7 @@ __device__ void products(const StoredMatrix& w, int first, const float* const (&
       for (int r = 0; r < kRows; ++r) {
         float xs[8];
         load_x(x[r], aligned, col, w.cols, xs);
+        if (mxfp8) round_x(xs);
 #pragma unroll
         for (int o = 0; o < kOutputs; ++o) {
 #pragma unroll

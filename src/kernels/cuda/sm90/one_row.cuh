@@ -96,7 +96,10 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
   std::uint8_t* const numbers = one_row_memory + threads / 32 * Shape::ring_bytes(work.cols);
   const float* const x = rows.x(0);
   const int eights = work.cols / 8;
-  const auto put = [&](int i, const tiles::Eight& eight) {
+  const auto put = [&](int i, tiles::Eight eight) {
+    if constexpr (tiles::kMayRound<kForm, kParts>) {
+      if (work.mxfp8) eight.round_beside();
+    }
     uint4 parts[kParts];
     eight.split<U::kApart>(parts);
 #pragma unroll
