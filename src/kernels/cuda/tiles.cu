@@ -121,10 +121,11 @@ void streamed(const sm90::Stream& job, std::int64_t most_tiles, cudaStream_t str
 
 }  // namespace
 
-void experts_streamed(const Work& up, const Work& down, int parts, std::int64_t most_tiles, const std::uint8_t* x, std::uint8_t* hidden, cudaStream_t stream) {
+void experts_streamed(const Work& up, const Work& down, int parts, std::int64_t pairs, std::int64_t most_tiles, const std::uint8_t* x, std::uint8_t* hidden, cudaStream_t stream) {
   with_form<Form::kMx>(Form::kMx, parts, [&](auto, auto p) {
-    streamed<2, p.value>({up, x, hidden}, most_tiles, stream);
-    streamed<1, p.value>({down, hidden, nullptr}, most_tiles, stream);
+    streamed<2, p.value>({up, x, sm90::rounded_bytes(up.cols, p.value), hidden}, most_tiles, stream);
+    if (down.mxfp8) sm90::round_rows<1><<<static_cast<unsigned>(pairs), static_cast<unsigned>((down.cols / 8 + 31) / 32 * 32), 0, stream>>>(hidden, down.cols);
+    streamed<1, p.value>({down, hidden, sm90::rounded_bytes(down.cols, down.mxfp8 ? 2 : p.value), nullptr}, most_tiles, stream);
   });
 }
 
@@ -203,7 +204,7 @@ bool for_warpgroups(std::span<const Work> works) {
   std::int64_t blocks = 0;
   for (const Work& work : works) blocks += plain::divide_up(work.outputs, 128);
   const int tile_rows = plain::wide_dense_rows(works[0].rows);
-  return tile_rows > 0 && !works[0].mxfp8 && blocks * plain::divide_up(works[0].rows, tile_rows) >= kWideBlocks &&
+  return tile_rows > 0 && blocks * plain::divide_up(works[0].rows, tile_rows) >= kWideBlocks &&
          std::all_of(works.begin(), works.end(), [](const Work& work) { return wide::takes(work.w); });
 }
 

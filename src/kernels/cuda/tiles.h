@@ -18,6 +18,6 @@ bool experts_one(const Work& work, Form form, int matrices, int parts, std::int6
 void experts_many(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream);
 /// The same as experts_few, both, for launches that read many experts' MXFP4 weights, with scales at multiples of 4 bytes. `x` and `hidden`: rounded rows
 /// (sm90/streamed_products.cuh), of x the caller's; x may lie where down.y does.
-void experts_streamed(const Work& up, const Work& down, int parts, std::int64_t most_tiles, const std::uint8_t* x, std::uint8_t* hidden, cudaStream_t stream);
+void experts_streamed(const Work& up, const Work& down, int parts, std::int64_t pairs, std::int64_t most_tiles, const std::uint8_t* x, std::uint8_t* hidden, cudaStream_t stream);
 
 }  // namespace palimpsest::cuda::tiles

@@ -30,9 +30,10 @@ void make_images(const Work& work, std::int64_t most_tiles, std::uint8_t* image,
   check(cudaGetLastError(), kName);
 }
 
-/// Products of works[0].cols columns; blocks of `outputs` outputs each.
+/// Products of works[0].cols columns; blocks of `outputs` outputs each. The image has room for image_parts.
 template <Form kForm, int kRows, int kMatrices, int kParts>
-void launch(std::span<const Work> works, int outputs, std::int64_t most_tiles, int group, const std::uint8_t* image, std::uint8_t* hidden, cudaStream_t stream) {
+void launch(std::span<const Work> works, int outputs, std::int64_t most_tiles, int group, const std::uint8_t* image, std::uint8_t* hidden, cudaStream_t stream,
+            int image_parts = kParts) {
   using Shape = sm90::WideShape<kForm, kRows, kMatrices, kParts>;
   sm90::WideJob job;
   for (std::size_t i = 0; i < tiles::kMostProducts; ++i) {
@@ -49,6 +50,7 @@ void launch(std::span<const Work> works, int outputs, std::int64_t most_tiles, i
   job.group = std::min(group, job.pairs);
   job.units = works[0].cols / tiles::Unit<kForm>::kColumns;
   job.chunks = static_cast<int>(chunks_of(works[0].cols));
+  job.image_parts = image_parts;
   static const int most = multiprocessors(kName) / sm90::kWideCluster;
   const std::int64_t clusters = std::min<std::int64_t>(most, job.pairs * most_tiles);
   const auto kernel = sm90::wide_products<kForm, kRows, kMatrices, kParts>;
@@ -101,7 +103,9 @@ void experts(const Work& up, const Work& down, Form form, int parts, std::int64_
   with_form(form, parts, [&](auto f, auto p) {
     make_images<f.value, kExpertRows, p.value>(up, most_tiles, image, reinterpret_cast<std::int32_t*>(hidden), stream);
     launch<f.value, kExpertRows, 2, p.value>({&up, 1}, sm90::kWideWeights / 2, most_tiles, kAll, image, hidden, stream);
-    launch<f.value, kExpertRows, 1, p.value>({&down, 1}, sm90::kWideWeights, most_tiles, kAll, hidden, nullptr, stream);
+    const bool rounds = tiles::kMayRound<f.value, p.value> && down.mxfp8;
+    if (rounds) sm90::round_halves<kExpertRows><<<static_cast<unsigned>(most_tiles * kExpertRows), 128, 0, stream>>>(down, hidden, static_cast<int>(chunks_of(down.cols)));
+    launch<f.value, kExpertRows, 1, p.value>({&down, 1}, sm90::kWideWeights, most_tiles, kAll, hidden, nullptr, stream, rounds ? 2 : p.value);
   });
 }
 

@@ -75,13 +75,17 @@ struct Rounding {
   std::int64_t stride, eights, all;  ///< eights of a row, of all rows
   std::uint8_t* to;
   int parts;
+  bool mxfp8;
   __device__ void operator()(std::int64_t i) const {
     if (i >= all) return;
     const std::int64_t row = i / eights;
     std::uint8_t* const there = to + row * sm90::rounded_bytes(static_cast<int>(8 * eights), parts);
     const int at = static_cast<int>(i - row * eights);
-    if (parts == 1) sm90::round_eight<1>(x + row * stride, at, there);
-    else sm90::round_eight<2>(x + row * stride, at, there);
+    tiles::Eight eight;
+    eight.load(x + row * stride, 8 * at);
+    if (mxfp8) eight.round_beside();
+    if (parts == 1) sm90::put_eight<1>(eight, at, there);
+    else sm90::put_eight<2>(eight, at, there);
   }
 };
 
@@ -206,6 +210,7 @@ void plain_products(const ExpertsArgs& a, std::int64_t inter, bool mxfp8, const 
 /// From so many pairs on MXFP4 weights of experts are streamed. BF16 needs no decoding, and tiles read it at the rate of memory as it is
 /// (docs/experiments.md, Products on the GPU).
 constexpr std::int64_t kStreamedPairs = 64;
+constexpr std::int64_t kMostStreamedInter = 8192;  ///< of hidden rows that one block rounds to MXFP8 (round_rows)
 
 /// One row's experts need no sorting: each of its pairs is a tile.
 bool needs_no_list(const ExpertsArgs& a, int tile_rows) { return a.ids.sizes[0] == 1 && tile_rows == kTile; }
@@ -245,7 +250,7 @@ bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, 
     return false;
   }
   if (rounded) {
-    tiles::experts_streamed(up, down, parts, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream);
+    tiles::experts_streamed(up, down, parts, pairs, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream);
     return false;
   }
   const auto run = many ? tiles::experts_many : tiles::experts_few;
@@ -275,12 +280,12 @@ void experts_and(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, in
   const Parts p = parts_of(static_cast<std::byte*>(workspace), pairs, width, inter, a.num_experts);
   bool for_warpgroups = false;
   const bool on_tiles = parts > 0 && in_vectors(a.x) && inter % 4 == 0 && tiles_take_all(a, for_warpgroups);
-  const bool mxfp8 = parts == kMxfp8Parts;  // which wide and streamed products do not round to
+  const bool mxfp8 = parts == kMxfp8Parts;
   int tile_rows = on_tiles ? std::min(expert_tile_rows(pairs, a.num_experts), std::max(most_tile_rows, kTile)) : kTile;
-  if (tile_rows == wide::kExpertRows && (!for_warpgroups || mxfp8 || inter % 64 != 0)) tile_rows = tiles::kManyRows;
+  if (tile_rows == wide::kExpertRows && (!for_warpgroups || inter % 64 != 0)) tile_rows = tiles::kManyRows;
   const bool wide_forms = for_warpgroups && most_tile_rows > 0;
-  const bool streams = on_tiles && wide_forms && !mxfp8 && tile_rows == kTile && pairs >= kStreamedPairs && !needs_no_list(a, tile_rows) && stored(a.experts[0].w1).form == Form::kMx;
-  const Rounding rounding{as<const float>(a.x), a.x.strides[0], width / 8, streams ? a.x.sizes[0] * width / 8 : 0, reinterpret_cast<std::uint8_t*>(p.outputs), parts};
+  const bool streams = on_tiles && wide_forms && (!mxfp8 || inter <= kMostStreamedInter) && tile_rows == kTile && pairs >= kStreamedPairs && !needs_no_list(a, tile_rows) && stored(a.experts[0].w1).form == Form::kMx;
+  const Rounding rounding{as<const float>(a.x), a.x.strides[0], width / 8, streams ? a.x.sizes[0] * width / 8 : 0, reinterpret_cast<std::uint8_t*>(p.outputs), tiles::parts_of(Form::kMx, parts), mxfp8};
   const auto shared = static_cast<int>(a.num_experts * 4);
   if (shared > 48 * 1024) check(cudaFuncSetAttribute(sort_pairs, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "experts");
   if (!on_tiles || !needs_no_list(a, tile_rows)) {

@@ -28,19 +28,33 @@ __device__ int rounded_at(int i) {
   return (i / 16 * 4 + i % 4) * kParts * 64 + i / 4 % 4 * 16;
 }
 template <int kParts>
-__device__ void round_eight(const float* x, int i, std::uint8_t* row) {
-  tiles::Eight eight;
-  eight.load(x, 8 * i);
+__device__ void put_eight(const tiles::Eight& eight, int i, std::uint8_t* row) {
   uint4 parts[kParts];
   eight.split<tiles::Unit<tiles::Form::kMx>::kApart>(parts);
 #pragma unroll
   for (int p = 0; p < kParts; ++p) *reinterpret_cast<uint4*>(row + rounded_at<kParts>(i) + p * 64) = parts[p];
 }
 
+/// Rows of F32 numbers become rounded rows where they begin. Grid: [rows], a thread an eight.
+template <int kParts>
+__global__ void round_rows(std::uint8_t* rows, int cols) {
+  std::uint8_t* const row = rows + static_cast<std::int64_t>(blockIdx.x) * cols * 4;
+  const int i = static_cast<int>(threadIdx.x);
+  const bool there = i < cols / 8;
+  tiles::Eight eight{};
+  if (there) {
+    eight.a = reinterpret_cast<const float4*>(row)[2 * i], eight.b = reinterpret_cast<const float4*>(row)[2 * i + 1];
+    eight.round_beside();
+  }
+  __syncthreads();
+  if (there) put_eight<kParts>(eight, i, row);
+}
+
 struct Stream {
   tiles::Work work;
   const std::uint8_t* x;  ///< rounded rows: of the batch, or of pairs
-  std::uint8_t* hidden;   ///< of two matrices: what comes out, rounded rows of pairs
+  int row_bytes;          ///< from one to the next
+  std::uint8_t* hidden;   ///< of two matrices: what comes out, rounded rows of pairs; with work.mxfp8 F32 numbers, for round_rows
 };
 
 /// Grid: as many blocks as run at once.
@@ -101,7 +115,7 @@ __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const 
     const int first = item % of_tile * kOutputs;
     // Rows beyond the last read the first: what comes of them is not stored.
     const std::int64_t row = work.pairs[tile.begin + (g < tile.count ? g : 0)] / work.per_row;
-    const std::uint8_t* x = job.x + row * rounded_bytes(work.cols, kParts) + quad * 16;
+    const std::uint8_t* x = job.x + row * job.row_bytes + quad * 16;
     float total[2][4] = {}, acc[2][4] = {};
     int left = each;
 #pragma unroll 1
@@ -150,6 +164,12 @@ __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const 
       const int output = first + g + i / 2 * 8;
       if constexpr (kMatrices == 2) {
         float rest = plain::gated_unit(total[0][i], total[1][i], work.glu);
+        if constexpr (kParts == 1) {
+          if (work.mxfp8) {
+            reinterpret_cast<float*>(job.hidden)[pair * work.outputs + output] = rest;
+            continue;
+          }
+        }
         std::uint8_t* const to = job.hidden + pair * rounded_bytes(work.outputs, kParts) + rounded_at<kParts>(output / 8) + g % U::kApart * 4 + g / U::kApart * 2;
 #pragma unroll
         for (int p = 0; p < kParts; ++p) {

@@ -61,6 +61,7 @@ struct WideJob {
   int pairs = 0;                     ///< of blocks of outputs: where their number is odd, the last has nothing to do and does what its neighbour does
   int group = 1;                     ///< so many pairs are taken for all rows before the next ones
   int chunks = 0, units = 0;         ///< of k
+  int image_parts = 0;               ///< that there is room for in the image
 };
 
 template <Form kForm, int kRows, int kMatrices, int kParts>
@@ -68,7 +69,7 @@ struct WideShape {
   static constexpr int kScales = kWideWeights * 32;  ///< of MXFP4: where they lie behind the codes
   static constexpr int kWeightBytes = kForm == Form::kBF16 ? kWideWeights * 128 : 5120;
   static constexpr int kPartBytes = kRows * 128, kImageBytes = kParts * kPartBytes, kStageBytes = kWeightBytes + kImageBytes;
-  static constexpr int kOutBytes = kMatrices == 2 ? kImageBytes : 0, kFree = 232448 - 1024 - 256 - kOutBytes;
+  static constexpr int kOutBytes = kMatrices == 2 ? (kForm == Form::kMx ? 2 : kParts) * kPartBytes : 0, kFree = 232448 - 1024 - 256 - kOutBytes;
   static constexpr int kStages = kFree / kStageBytes < 10 ? kFree / kStageBytes : 10;
   static constexpr int kBehind = (kStages - 1) / 2;  ///< chunks between the two that multiply
   /// Sums take 2 x kRows / 2 registers of those who multiply.
@@ -161,15 +162,15 @@ __device__ void wide_fetch(const WideJob& job, const WideMemory<kForm, kRows, kM
       const StoredMatrix own = matrix(thread);
       scales = own.scales + min(outputs.output(thread), work.outputs - 1) * own.scale_row_bytes;
     }
-    const int half_image = rows_of<kRows>(job.works.work[0], place.row_tile) * kParts * 64;
-    const std::uint8_t* image = job.image + static_cast<std::int64_t>(place.row_tile) * job.chunks * Shape::kImageBytes + rank * half_image;
+    const int image_rows = rows_of<kRows>(job.works.work[0], place.row_tile), half_image = image_rows * kParts * 64;
+    const std::uint8_t* image = job.image + static_cast<std::int64_t>(place.row_tile) * job.chunks * job.image_parts * Shape::kPartBytes + rank * half_image;
     for (int c = 0; c < job.chunks; ++c) {
       barrier_wait(m.empty(ring.stage), ring.parity ^ 1);
       if (thread == 0) {
         barrier_expect(m.full(ring.stage), 2 * half_image);
         copy_bulk_to_both(m.image(ring.stage) + rank * half_image, image, half_image, m.full(ring.stage));
       }
-      image += 2 * half_image;
+      image += image_rows * job.image_parts * 128;
       const std::uint32_t to = shared_address(m.weights(ring.stage));
       if constexpr (kForm == Form::kBF16) {
         const bool there = 2 * c + piece / 4 < job.units;
@@ -337,8 +338,9 @@ __device__ void wide_store_rounded(const tiles::Work& work, const Tile& tile, in
 }
 
 /// glu() of two sums to a warpgroup's half of one chunk of an image of BF16 numbers, like those that image_of makes. l: the output within the chunk.
+/// whole: the halves of F32 numbers instead of two parts, for round_halves, since the 32 numbers of a scale are made by both blocks of a cluster.
 template <Form kForm, int kRows, int kParts>
-__device__ void wide_glu(const GluParams& glu, std::uint8_t* out, int l, int rows, float (&total)[kRows / 2]) {
+__device__ void wide_glu(const GluParams& glu, bool whole, std::uint8_t* out, int l, int rows, float (&total)[kRows / 2]) {
   constexpr int kApart = tiles::Unit<kForm>::kApart;
   const int quad = static_cast<int>(threadIdx.x) % 4;
   const bool second = (l & kApart) != 0;  // of the two outputs of a word
@@ -363,6 +365,13 @@ __device__ void wide_glu(const GluParams& glu, std::uint8_t* out, int l, int row
       const float other = __shfl_xor_sync(~0u, second ? x : y, 4 * kApart), own = second ? y : x;
       float low = second ? other : own, high = second ? own : other;
       std::uint8_t* to = out + swizzled(32 * group + 8 * b + 2 * quad + (second ? 1 : 0), position);
+      if constexpr (tiles::kMayRound<kForm, kParts>) {
+        if (whole) {
+          *reinterpret_cast<std::uint32_t*>(to) = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+          *reinterpret_cast<std::uint32_t*>(to + rows * 128) = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x5410);
+          continue;
+        }
+      }
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
         const std::uint32_t word = pack_bf16(low, high);
@@ -405,10 +414,12 @@ __device__ void wide_multiply(const WideJob& job, const WideMemory<kForm, kRows,
     wide_sums(job, m, ring, row, rows, announced, total);
     if constexpr (kMatrices == 2) {
       warpgroup_meets(which);  // what was there has been copied
-      wide_glu<kForm, kRows, kParts>(work.glu, m.out(), Outputs::within(row), rows, total);
+      const bool whole = tiles::kMayRound<kForm, kParts> && work.mxfp8;
+      const int parts = whole ? 2 : kParts;
+      wide_glu<kForm, kRows, kParts>(work.glu, whole, m.out(), Outputs::within(row), rows, total);
       warpgroup_meets(which);
-      std::uint8_t* const to = job.hidden + static_cast<std::int64_t>(place.row_tile) * job.blocks * Shape::kImageBytes + outputs.block * (kParts * rows * 128);
-      if (!outputs.idle) store_half(to, m.out(), kParts * rows, which);
+      std::uint8_t* const to = job.hidden + static_cast<std::int64_t>(place.row_tile) * job.blocks * parts * Shape::kPartBytes + outputs.block * (parts * rows * 128);
+      if (!outputs.idle) store_half(to, m.out(), parts * rows, which);
     } else if (work.rounded && !outputs.idle) {
       wide_store_rounded<kRows>(work, tile, outputs.output(row), total);
     } else if (!outputs.idle) {
@@ -446,12 +457,24 @@ __global__ void __launch_bounds__(kWideThreads, 1) wide_products(const __grid_co
   cluster_meet();  // neither leaves while the other sends it something
 }
 
-/// Positions [8 piece, 8 piece + 8) of a chunk of x, in kParts BF16 numbers each.
+/// Positions of two chunks of MXFP4 in sixteen lanes, a piece each: four groups of 32 columns, of which a lane has two of each.
+__device__ inline void round_pieces(float (&x)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) {
+    const Mxfp8 to(largest_of_lanes<16>(larger(larger(0, x[i]), x[i + 1])));
+    x[i] = to(x[i]), x[i + 1] = to(x[i + 1]);
+  }
+}
+
+/// Positions [8 piece, 8 piece + 8) of a chunk of x, in kParts BF16 numbers each. mxfp8: a lane for each piece.
 template <Form kForm, int kParts>
-__device__ void piece_of(const float* x, int chunk, int piece, uint4 (&parts)[kParts]) {
+__device__ void piece_of(const float* x, int chunk, int piece, bool mxfp8, uint4 (&parts)[kParts]) {
   float rest[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) rest[j] = x[column_at<kForm>(chunk, 8 * piece + j)];
+  if constexpr (tiles::kMayRound<kForm, kParts>) {
+    if (mxfp8) round_pieces(rest);
+  }
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
     std::uint32_t* const word = &parts[p].x;
@@ -476,7 +499,7 @@ __global__ void image_of(const __grid_constant__ tiles::Work work, std::uint8_t*
     const int chunk = i / 8, piece = i % 8;
     if (column_at<kForm>(chunk, 8 * piece) >= work.cols) continue;
     uint4 parts[kParts];
-    piece_of<kForm>(x, chunk, piece, parts);
+    piece_of<kForm>(x, chunk, piece, work.mxfp8, parts);
 #pragma unroll
     for (int p = 0; p < kParts; ++p) *reinterpret_cast<uint4*>(to + (chunk * kParts + p) * kRows * 128 + swizzled(n, 8 * piece)) = parts[p];
   }
@@ -509,12 +532,33 @@ __global__ void images_of_pairs(const __grid_constant__ tiles::Work work, const 
     const int chunk = i / 8, piece = i % 8;
     if (column_at<kForm>(chunk, 8 * piece) >= work.cols) continue;
     uint4 parts[kParts];
-    piece_of<kForm>(work.x + row * work.x_stride, chunk, piece, parts);
+    piece_of<kForm>(work.x + row * work.x_stride, chunk, piece, work.mxfp8, parts);
     for (int j = 0; j < work.per_row; ++j) {
       const ImageTarget target = image_targets[j];
 #pragma unroll
       for (int p = 0; p < kParts; ++p) *reinterpret_cast<uint4*>(target.to + (chunk * kParts + p) * target.rows * 128 + swizzled(target.row, 8 * piece)) = parts[p];
     }
+  }
+}
+
+/// The upper halves of F32 numbers in an image become those numbers in MXFP8. Grid: [rows of all tiles].
+template <int kRows>
+__global__ void round_halves(const __grid_constant__ tiles::Work work, std::uint8_t* image, int chunks) {
+  const int index = static_cast<int>(blockIdx.x) / kRows, n = static_cast<int>(blockIdx.x) % kRows;
+  if (index >= *work.tiles_used || n >= work.tiles[index].count) return;
+  const int rows = rows_of<kRows>(work, index);
+  image += static_cast<std::int64_t>(index) * chunks * 2 * kRows * 128;
+  for (int i = static_cast<int>(threadIdx.x); i < chunks * 8; i += static_cast<int>(blockDim.x)) {
+    auto* const at = reinterpret_cast<uint4*>(image + i / 8 * 2 * rows * 128 + swizzled(n, i % 8 * 8));
+    uint4 upper = *at, lower = at[rows * 8];
+    std::uint32_t *const u = &upper.x, *const l = &lower.x;
+    float x[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x[j] = __uint_as_float(__byte_perm(l[j / 2], u[j / 2], j % 2 == 0 ? 0x5410 : 0x7632));
+    round_pieces(x);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) u[j] = pack_bf16(x[2 * j], x[2 * j + 1]);
+    *at = upper;
   }
 }
 
