@@ -171,7 +171,7 @@ def main():
                 "resized": fnv1a(resized.tobytes()), "grid": list(grid), "pixel_values": fnv1a(patches.tobytes()),
                 "middle": [int(v) for v in resized[resized.shape[0] // 2, resized.shape[1] // 2]],
             })
-    text = ",\n".join(json.dumps(record) for record in records)
+    text = ",\n".join(json.dumps(record, separators=(",", ":")) for record in records)
     (FOLDER / "images.json").write_text(f'{{"pillow": "{Image.__version__}", "images": [\n{text}\n]}}\n')
     total = sum(len(data) for _, _, data in pictures())
     print(f"{len(records)} pictures, {total} bytes")

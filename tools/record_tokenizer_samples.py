@@ -217,8 +217,8 @@ def main():
             if arguments.compare:
                 print(name, kind, compare(arguments.compare, shared, how, text, ids), flush=True)
         out["tokenizers"].append({"name": name} | how | {"samples": samples})
-    lines = ",\n".join(json.dumps(t, ensure_ascii=False) for t in out["tokenizers"])
-    text = f'{{"texts": {json.dumps(out["texts"])},\n"tokenizers": [\n{lines}\n]}}\n'
+    lines = ",\n".join(json.dumps(t, ensure_ascii=False, separators=(",", ":")) for t in out["tokenizers"])
+    text = f'{{"texts": {json.dumps(out["texts"], separators=(",", ":"))},\n"tokenizers": [\n{lines}\n]}}\n'
     (ROOT / "tests/data/tokenizer_samples.json").write_text(text)
 
 
