@@ -263,7 +263,7 @@ TEST_F(Tiles, WarpgroupsTakeProductsOfOneXSideBySide) {
   }
 }
 
-// With MXFP4 weights the products of rounded numbers, which are BF16; with others those of two parts. In all kernels.
+// With MXFP4 weights the products of rounded numbers, with others those of two parts.
 TEST_F(Tiles, Mxfp8IsARoundingBefore) {
   for (const std::int64_t k : {128, 1152, 2304}) {
     const Weights mx(kMxfp4, 1090, k, 5), bf16(kBF16, 1090, k, 5);
@@ -273,8 +273,9 @@ TEST_F(Tiles, Mxfp8IsARoundingBefore) {
       auto rounded = mxfp8(numbers);
       const Tensor x = Tensor::contiguous(numbers.data(), DType::kF32, {rows, k}), y = Tensor::contiguous(rounded.data(), DType::kF32, {rows, k});
       for (const bool wide : {false, true}) {
-        EXPECT_EQ(differences(run(x, mx.matrix, cuda::kMxfp8Parts, wide), run(y, mx.matrix, 1, wide), 1090), "") << rows << " x " << k << (wide ? ", wide" : "");
-        EXPECT_EQ(differences(run(x, bf16.matrix, cuda::kMxfp8Parts, wide), run(x, bf16.matrix, 2, wide), 1090), "") << rows << " x " << k << (wide ? ", wide" : "");
+        SCOPED_TRACE(testing::Message() << rows << " x " << k << (wide ? ", wide" : ""));
+        EXPECT_EQ(differences(run(x, mx.matrix, cuda::kMxfp8Parts, wide), run(y, mx.matrix, 1, wide), 1090), "");
+        EXPECT_EQ(differences(run(x, bf16.matrix, cuda::kMxfp8Parts, wide), run(x, bf16.matrix, 2, wide), 1090), "");
         memory_.clear();
       }
     }

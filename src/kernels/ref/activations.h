@@ -18,19 +18,21 @@ inline constexpr float kLargestCode = static_cast<float>(std::numeric_limits<X>:
 /// A block whose largest magnitude is below this is zero: the reciprocal of its step might not be finite.
 inline constexpr float kLeastActivation = 0x1p-100f;
 
+/// The largest magnitude; NaN where one is not finite.
+inline float largest_activation(const float* x, std::int64_t n) {
+  float largest = 0;
+  for (std::int64_t i = 0; i < n; ++i) largest = std::isfinite(x[i]) && !std::isnan(largest) ? std::max(largest, std::abs(x[i])) : std::numeric_limits<float>::quiet_NaN();
+  return largest;
+}
+
 /// Rounds a block of up to 32 numbers x[0 .. n): x ~ code * step, |code| <= kLargestCode. Returns the step, the largest magnitude over
 /// kLargestCode; NaN with codes of zero where a number is not finite. |x - code * step| <= step * activation_error<X>, unless all are
 /// below kLeastActivation.
 template <class X>
 float quantise_activations(const float* x, std::int64_t n, X* codes) {
-  float largest = 0;
-  bool finite = true;
-  for (std::int64_t i = 0; i < n; ++i) {
-    largest = std::max(largest, std::abs(x[i]));
-    finite = finite && std::isfinite(x[i]);
-  }
+  const float largest = largest_activation(x, n);
   std::fill_n(codes, n, X{0});
-  if (!finite) return std::numeric_limits<float>::quiet_NaN();
+  if (std::isnan(largest)) return largest;
   if (largest < kLeastActivation) return 0;
   const float per_step = kLargestCode<X> / largest;
   for (std::int64_t i = 0; i < n; ++i) codes[i] = static_cast<X>(std::nearbyint(x[i] * per_step));
@@ -45,14 +47,9 @@ inline constexpr double activation_error = 0.5 + 3 * 0x1p-24 * static_cast<doubl
 /// floor(log2(largest)) - 8, the number to nearest, ties to even, at most 448. Where OCP leaves the choice: all NaN where one is not finite, all zero
 /// below kLeastActivation, so that each of `out` is a BF16 number.
 inline void round_mxfp8(const float* x, std::int64_t n, double* out) {
-  float largest = 0;
-  bool finite = true;
-  for (std::int64_t i = 0; i < n; ++i) {
-    largest = std::max(largest, std::abs(x[i]));
-    finite = finite && std::isfinite(x[i]);
-  }
-  std::fill_n(out, n, finite ? 0 : std::numeric_limits<double>::quiet_NaN());
-  if (!finite || largest < kLeastActivation) return;
+  const double largest = largest_activation(x, n);
+  std::fill_n(out, n, std::isnan(largest) ? largest : 0);
+  if (!(largest >= kLeastActivation)) return;
   const int shared = std::ilogb(largest) - 8;
   for (std::int64_t i = 0; i < n; ++i) {
     const double number = std::ldexp(static_cast<double>(x[i]), -shared);

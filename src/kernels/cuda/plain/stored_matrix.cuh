@@ -148,8 +148,8 @@ __device__ inline void round_x(float (&x)[8]) {
   for (float& one : x) one = to(one);
 }
 
-/// sums[r][o] = w[first + o] . x[r], in every lane. Rows of w beyond the last repeat it; the caller stores what there is. mxfp8: of MXFP4, with x
-/// rounded to MXFP8.
+/// sums[r][o] = w[first + o] . x[r], in every lane. Rows of w beyond the last repeat it; the caller stores what there is. mxfp8: x of MXFP4
+/// is rounded to it.
 template <int kRows>
 __device__ void products(const StoredMatrix& w, int first, const float* const (&x)[kRows], bool aligned, bool mxfp8, float (&sums)[kRows][kOutputs]) {
   mxfp8 = mxfp8 && (w.form == Form::kMx || (w.form == Form::kBlocks && w.type == BlockType::kMxfp4));
