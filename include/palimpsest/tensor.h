@@ -139,7 +139,6 @@ struct Matrix {
   constexpr bool defined() const { return dense.defined() || is_mx() || is_blocks() || is_int8(); }
   constexpr bool is_mx() const { return mx.codes.defined(); }
   constexpr bool is_blocks() const { return blocks.defined(); }
-  constexpr bool is_mxfp4() const { return is_mx() || (is_blocks() && blocks.type == BlockType::kMxfp4); }
   constexpr bool is_int8() const { return int8.codes.defined(); }
   constexpr std::int64_t rows() const {
     return is_mx() ? mx.codes.size(0) : is_blocks() ? blocks.rows : is_int8() ? int8.codes.size(0) : dense.size(0);

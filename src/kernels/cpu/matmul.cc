@@ -49,7 +49,7 @@ const float* row_of_x(const MatmulPart& p, std::int64_t t) {
 }
 
 bool rounds_to_mxfp8(const MatmulPart& p) {
-  return p.activations == Activations::kMxfp8 && p.w.is_mxfp4();
+  return p.activations == Activations::kMxfp8 && is_mxfp4(p.w);
 }
 
 /// y (+)= sums of a tile, without what lies past the last row or column. `y` is the tile's first
@@ -247,7 +247,7 @@ void matmul_part(const MatmulPart& part, std::byte* scratch) {
   }
   const bool quantised = part.w.is_blocks() || part.w.is_mx() || part.w.is_int8();
   if (quantised && part.activations == Activations::kQ8) return matmul_q8_part(part, scratch);
-  if (quantised && (part.activations == Activations::kQ16 || (part.activations == Activations::kMxfp8 && !part.w.is_mxfp4())))
+  if (quantised && (part.activations == Activations::kQ16 || (part.activations == Activations::kMxfp8 && !is_mxfp4(part.w))))
     return matmul_q16_part(part, scratch);
   HWY_DYNAMIC_DISPATCH(MatmulPartKernel)(part, scratch);
 }

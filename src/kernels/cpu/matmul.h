@@ -27,6 +27,11 @@ struct MatmulPart {
 void matmul_part(const MatmulPart& part, std::byte* scratch);
 std::int64_t matmul_scratch_bytes(std::int64_t k);
 
+/// MXFP4 in either form: Activations::kMxfp8 rounds x for it.
+inline bool is_mxfp4(const Matrix& w) {
+  return w.is_mx() || (w.is_blocks() && w.blocks.type == BlockType::kMxfp4);
+}
+
 /// Weight rows that the inner loops take at a time: borders between threads lie on multiples of it.
 inline constexpr std::int64_t kMatmulRowGrain = 16;
 
