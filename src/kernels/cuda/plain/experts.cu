@@ -97,7 +97,19 @@ __global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std:
   const auto thread = static_cast<std::int32_t>(threadIdx.x), each = (num_experts + 1023) / 1024;
   for (std::int32_t e = thread; e < num_experts; e += 1024) at[e] = 0;
   __syncthreads();
-  for (std::int32_t i = thread; i < count; i += 1024) atomicAdd(&at[ids[i]], 1);
+  const auto each_pair = [&](auto f) {  // eight ids are asked for at once
+    constexpr int kAhead = 8;
+    for (std::int32_t i = thread; i < count; i += kAhead * 1024) {
+      std::int32_t id[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) id[j] = i + j * 1024 < count ? ids[i + j * 1024] : -1;
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        if (id[j] >= 0) f(id[j], i + j * 1024);
+      }
+    }
+  };
+  each_pair([&](std::int32_t id, std::int32_t) { atomicAdd(&at[id], 1); });
   __syncthreads();
   const std::int32_t first = min(thread * each, num_experts), last = min(first + each, num_experts);
   std::uint64_t mine = 0;  // pairs, and tiles above 32 bits
@@ -114,7 +126,7 @@ __global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std:
   }
   if (thread == 1023) *p.tiles_used = tiles;
   __syncthreads();
-  for (std::int32_t i = thread; i < count; i += 1024) p.pairs[atomicAdd(&at[ids[i]], 1)] = i;
+  each_pair([&](std::int32_t id, std::int32_t pair) { p.pairs[atomicAdd(&at[id], 1)] = pair; });
 }
 
 /// The rows that a tile's pairs read; a tile that is not full repeats its first.
@@ -184,6 +196,27 @@ struct WeightedSum {
     y[t * y_stride + c] = add ? sum + add[i] : sum;
   }
 };
+
+/// The same for many rows of whole vectors, a block a row.
+__global__ void __launch_bounds__(192) weighted_sums(WeightedSum s) {
+  const std::int64_t t = blockIdx.x, vectors = s.width / 4;
+  const float* const weights = s.weights + t * s.top_k;
+  for (std::int64_t c = threadIdx.x; c < vectors; c += blockDim.x) {
+    float4 sum{};
+    const auto* of = reinterpret_cast<const float4*>(s.outputs) + t * s.top_k * vectors + c;
+#pragma unroll 8
+    for (std::int64_t j = 0; j < s.top_k; ++j, of += vectors) {
+      const float4 x = *of;
+      const float weight = weights[j];
+      sum = {__fmaf_rn(weight, x.x, sum.x), __fmaf_rn(weight, x.y, sum.y), __fmaf_rn(weight, x.z, sum.z), __fmaf_rn(weight, x.w, sum.w)};
+    }
+    if (s.add) {
+      const float4 x = reinterpret_cast<const float4*>(s.add)[t * vectors + c];
+      sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
+    }
+    *reinterpret_cast<float4*>(s.y + t * s.y_stride + 4 * c) = sum;
+  }
+}
 
 /// All experts of forms that tiles take, w1 and w3 the same one, as w2; `for_warpgroups`: one form that wide products take. (Views say where matrices lie; the host reads no weights.)
 bool tiles_take_all(const ExpertsArgs& a, bool& for_warpgroups) {
@@ -295,7 +328,12 @@ void experts_and(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, in
   bool summed = false;
   if (on_tiles) summed = tile_products(a, add, inter, parts, tile_rows, wide_forms, streams ? rounding.to : nullptr, p, stream_of(stream));
   else plain_products(a, inter, mxfp8, p, stream_of(stream));
-  if (!summed) for_each(a.x.sizes[0] * width, WeightedSum{p.outputs, as<const float>(a.weights), as<const float>(add), as<float>(a.y), width, top_k, a.y.strides[0]}, stream, "experts");
+  if (summed) return;
+  const WeightedSum sum{p.outputs, as<const float>(a.weights), as<const float>(add), as<float>(a.y), width, top_k, a.y.strides[0]};
+  constexpr std::int64_t kManyRows = 256;
+  if (a.x.sizes[0] < kManyRows || width % 4 != 0 || !in_vectors(a.y) || !in_vectors(add)) return for_each(a.x.sizes[0] * width, sum, stream, "experts");
+  weighted_sums<<<static_cast<unsigned>(a.x.sizes[0]), 192, 0, stream_of(stream)>>>(sum);
+  check(cudaGetLastError(), "experts");
 }
 
 }  // namespace palimpsest::cuda::plain
