@@ -173,9 +173,10 @@ TEST(Plan, ForADeviceThatNeedNotBeThere) {
   EXPECT_EQ(plan["host"]["logits"], 2 * 4096 * 4);
   EXPECT_GT(plan["host"]["total"], plan["host"]["process"]);
   EXPECT_GT(plan["most_sequences"], 100);
-  const json small = plan_of({demo(), "-c", "1000", "--device", "cuda", "--budget", "30MiB"});
+  EXPECT_FALSE(plan_of({demo(), "-c", "1000", "--device", "cuda", "--budget", "30MiB"})["fits"]);
+  const json small = plan_of({test::project_path("bench/shapes/kimi-linear-48b").string(), "-c", "1000", "--device", "cuda", "--budget", "40GiB"});
   EXPECT_FALSE(small["fits"]);
-  EXPECT_NE(small["would_fit"].dump().find("--gpu-layers"), std::string::npos) << small["would_fit"];
+  for (const char* flag : {"--cpu-moe", "--gpu-layers"}) EXPECT_NE(small["would_fit"].dump().find(flag), std::string::npos) << small["would_fit"];
 }
 
 TEST(Plan, SnapshotsShortenTheReplay) {
