@@ -14,7 +14,7 @@ struct GatedProductArgs {
 };
 
 namespace cuda {
-/// Whether it is one row that one launch does, activations being rounded as in tile_kernels.h and with the bits of the two ops; gate stays.
+/// Whether it is one that one launch does, of one row or 9 to 64, activations being rounded as in tile_kernels.h and with the bits of the two ops; gate stays.
 bool takes_gated_product(const GatedProductArgs& args, int parts);
 void gated_product(const GatedProductArgs& args, int parts, void* stream);
 

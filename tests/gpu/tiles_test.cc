@@ -186,19 +186,23 @@ TEST_F(Tiles, EachProductSeesTheOneBefore) {
 
 TEST_F(Tiles, AGatedUnitMayBePartOfItsProduct) {
   constexpr std::int64_t kColumns = 1152, kOutputs = 50;
-  auto gates = random_normal(kColumns, 1, 2), ups = random_normal(kColumns, 2, 2);
-  for (const Kind kind : {kBF16, kMxfp4}) {
+  struct Case {
+    Kind kind;
+    std::int64_t rows;
+  };
+  for (const auto& [kind, rows] : {Case{kBF16, 1}, {kMxfp4, 1}, {kBF16, 20}}) {
+    auto gates = random_normal(rows * kColumns, 1, 2), ups = random_normal(rows * kColumns, 2, 2);
     const Weights w(kind, kOutputs, kColumns, 3);
     for (const GluParams& glu : {GluParams{}, GluParams{.kind = Glu::kSitu, .beta = 4, .linear_beta = 25}}) {
-      const Tensor gate = to_device(Tensor::contiguous(gates.data(), DType::kF32, {1, kColumns})), up = to_device(Tensor::contiguous(ups.data(), DType::kF32, {1, kColumns}));
-      std::vector<float> hidden(kColumns), y(kOutputs, NAN);
-      const GatedProductArgs args = {.gate = gate, .up = up, .params = glu, .w = to_device(w.matrix), .y = to_device(Tensor::contiguous(y.data(), DType::kF32, {1, kOutputs}))};
+      const Tensor gate = to_device(Tensor::contiguous(gates.data(), DType::kF32, {rows, kColumns})), up = to_device(Tensor::contiguous(ups.data(), DType::kF32, {rows, kColumns}));
+      std::vector<float> hidden(gates.size()), y(static_cast<std::size_t>(rows * kOutputs), NAN);
+      const GatedProductArgs args = {.gate = gate, .up = up, .params = glu, .w = to_device(w.matrix), .y = to_device(Tensor::contiguous(y.data(), DType::kF32, {rows, kOutputs}))};
       ASSERT_TRUE(cuda::takes_gated_product(args, 2));
       cuda::gated_product(args, 2, cuda::cuda_device().stream());
       cuda::plain::glu({.gate = gate, .up = up, .params = glu, .y = gate}, cuda::cuda_device().stream());
       cuda::cuda_device().wait();
       from_device(args.y, y.data()), from_device(gate, hidden.data());
-      EXPECT_EQ(differences(y, run(Tensor::contiguous(hidden.data(), DType::kF32, {1, kColumns}), w.matrix, 2), kOutputs), "") << kNames[kind];
+      EXPECT_EQ(differences(y, run(Tensor::contiguous(hidden.data(), DType::kF32, {rows, kColumns}), w.matrix, 2), kOutputs), "") << kNames[kind] << rows << " rows";
     }
   }
 }
@@ -209,10 +213,10 @@ TEST_F(Tiles, ManyRowsOnWarpgroupsHaveTheBitsOfFew) {
     Kind kind;
     std::int64_t n, k;
   };
-  // Eleven tiles, the last with few rows, and nine blocks of outputs, of which the last is not full; the one tile of a batch of sequences.
+  // Eleven tiles, the last with few rows, and nine blocks of outputs, of which the last is not full; the one tile of a batch of sequences, in clusters too.
   constexpr std::int64_t kRows = 2100, kOutputs = 1090, kBatchOutputs = 12300;
   for (const Size& s : {Size{kBF16, kOutputs, 32}, {kBF16, kOutputs, 96}, {kBF16, kOutputs, 2304}, {kMxfp4, kOutputs, 128}, {kMxfp4, kOutputs, 1152}, {kMxfp4, kOutputs, 2304},
-                        {kBF16, kBatchOutputs, 288}, {kMxfp4, kBatchOutputs, 384}}) {
+                        {kBF16, kBatchOutputs, 288}, {kMxfp4, kBatchOutputs, 384}, {kBF16, 300, 96}, {kBF16, 300, 544}, {kBF16, 450, 2304}, {kBF16, 200, 4096}}) {
     Weights w(s.kind, s.n, s.k, 5);
     auto numbers = random_normal(kRows * s.k, 6);
     for (const std::int64_t rows : s.n == kOutputs ? std::vector{kRows} : std::vector{std::int64_t{9}, std::int64_t{64}}) {

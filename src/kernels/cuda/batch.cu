@@ -17,7 +17,7 @@ void launch(const Works& works, int chunks, cudaStream_t stream) {
 
 }  // namespace
 
-bool dense_batch(std::span<const Work> products, int parts, cudaStream_t stream) {
+bool dense_batch(std::span<const Work> products, int parts, cudaStream_t stream, bool ask) {
   using Shape = sm90::BatchShape;
   if (products[0].w.form != Form::kBF16 || products[0].rows <= kFewRows || products[0].rows > Shape::kRows) return false;
   Works works{};
@@ -33,6 +33,7 @@ bool dense_batch(std::span<const Work> products, int parts, cudaStream_t stream)
   const auto chunks = [&](bool split) { return (Shape::units(cols, split) + 1) / 2; };
   const bool split = chunks(false) > Shape::kMostChunks;
   if (split && chunks(true) > Shape::kMostChunks) return false;
+  if (ask) return true;
   if (split) parts == 1 ? launch<1, true>(works, chunks(true), stream) : launch<2, true>(works, chunks(true), stream);
   else parts == 1 ? launch<1, false>(works, chunks(false), stream) : launch<2, false>(works, chunks(false), stream);
   return true;

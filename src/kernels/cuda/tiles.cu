@@ -116,7 +116,10 @@ template <int kMatrices, int kParts>
 void streamed(const sm90::Stream& job, std::int64_t most_tiles, cudaStream_t stream) {
   static const std::int64_t most = multiprocessors(kName);
   const std::int64_t warps = most_tiles * plain::divide_up(job.work.outputs, kMatrices == 2 ? 16 : 32);
-  launch_overlapping(sm90::streamed_products<kMatrices, kParts>, std::min(most, (warps + sm90::kStreamWarps - 1) / sm90::kStreamWarps), 32 * sm90::kStreamWarps, sm90::kStreamBytes, stream, kName, job);
+  const auto kernel = sm90::streamed_products<kMatrices, kParts>;
+  // What is left of shared memory is L1's, where x lies.
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, sm90::kStreamBytes / (228 * 1024 / 100) + 1), kName);
+  launch_overlapping(kernel, std::min<std::int64_t>(most, plain::divide_up(warps, sm90::kStreamWarps)), 32 * sm90::kStreamWarps, sm90::kStreamBytes, stream, kName, job);
 }
 
 }  // namespace
@@ -234,10 +237,11 @@ void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspac
 
 static bool launch_gated(const GatedProductArgs& a, int parts, void* stream, bool ask) {
   const MatmulArgs product = {.x = a.gate, .w = a.w, .y = a.y};
-  if (parts == 0 || a.gate.sizes[0] != 1 || !tiles_take(product) || !plain::in_vectors(a.up)) return false;
+  if (parts == 0 || a.gate.sizes[0] == 0 || !tiles_take(product) || !plain::in_vectors(a.up)) return false;
   tiles::Work work = tiles::work_of(product, parts);
   work.up = plain::as<const float>(a.up);
   work.glu = a.params;
+  if (work.rows > 1) return tiles::dense_batch({&work, 1}, parts, plain::stream_of(stream), ask);
   bool taken = false;
   tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value, 1>({&work, 1}, 1, plain::stream_of(stream), ask); });
   return taken;

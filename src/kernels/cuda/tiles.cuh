@@ -40,10 +40,10 @@ struct Work {
   const std::int32_t* chosen = nullptr;  ///< or, of one row of x, which no list is made for: tile i is pair i of this expert (few_rows only)
   std::int32_t per_row = 1;
   GluParams glu{};
-  bool mxfp8 = false;                    ///< weights are MXFP4: an activation is one BF16 number, rounded to MXFP8
-  // Of one row only (one_row.cuh).
+  bool mxfp8 = false;            ///< weights are MXFP4: an activation is one BF16 number, rounded to MXFP8
+  const float* up = nullptr;     ///< x is glu(x, up), of one row (one_row.cuh) or a batch (batch_products.cuh)
+  // Of one row only.
   int table_bytes = 0;           ///< of `experts`
-  const float* up = nullptr;     ///< x is glu(x, up)
   const float* shares = nullptr;  ///< sum = add (or 0) + sum over pairs of their shares of y, which is then not stored
   const float* add = nullptr;
   float* sum = nullptr;

@@ -93,9 +93,10 @@ struct Rounding {
 __global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std::int32_t count, std::int32_t num_experts, std::int32_t tile_rows, Parts p, Rounding rounding) {
   extern __shared__ std::int32_t at[];
   cudaTriggerProgrammaticLaunchCompletion();
-  if (blockIdx.x > 0) return rounding(static_cast<std::int64_t>(blockIdx.x - 1) * 1024 + threadIdx.x);
   const auto thread = static_cast<std::int32_t>(threadIdx.x), each = (num_experts + 1023) / 1024;
-  for (std::int32_t e = thread; e < num_experts; e += 1024) at[e] = 0;
+  for (std::int32_t e = thread; blockIdx.x == 0 && e < num_experts; e += 1024) at[e] = 0;
+  cudaGridDependencySynchronize();
+  if (blockIdx.x > 0) return rounding(static_cast<std::int64_t>(blockIdx.x - 1) * 1024 + thread);
   __syncthreads();
   const auto each_pair = [&](auto f) {  // eight ids are asked for at once
     constexpr int kAhead = 8;
@@ -320,10 +321,9 @@ void experts_and(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, in
   const bool streams = on_tiles && wide_forms && (!mxfp8 || inter <= kMostStreamedInter) && tile_rows == kTile && pairs >= kStreamedPairs && !needs_no_list(a, tile_rows) && stored(a.experts[0].w1).form == Form::kMx;
   const Rounding rounding{as<const float>(a.x), a.x.strides[0], width / 8, streams ? a.x.sizes[0] * width / 8 : 0, reinterpret_cast<std::uint8_t*>(p.outputs), tiles::parts_of(Form::kMx, parts), mxfp8};
   const auto shared = static_cast<int>(a.num_experts * 4);
-  if (shared > 48 * 1024) check(cudaFuncSetAttribute(sort_pairs, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "experts");
   if (!on_tiles || !needs_no_list(a, tile_rows)) {
-    sort_pairs<<<1 + divide_up(rounding.all, 1024), 1024, shared, stream_of(stream)>>>(as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs),
-                                                                                       static_cast<std::int32_t>(a.num_experts), tile_rows, p, rounding);
+    launch_early(sort_pairs, 1 + divide_up(rounding.all, 1024), 1024, shared, stream_of(stream), "experts", as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs),
+                 static_cast<std::int32_t>(a.num_experts), tile_rows, p, rounding);
   }
   bool summed = false;
   if (on_tiles) summed = tile_products(a, add, inter, parts, tile_rows, wide_forms, streams ? rounding.to : nullptr, p, stream_of(stream));

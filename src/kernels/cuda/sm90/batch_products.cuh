@@ -67,6 +67,12 @@ __global__ void __launch_bounds__(BatchShape::kThreads, 1) batch_products(const 
     const int n = i / 4 % work.rows, unit = i / 4 / work.rows, q = i % 4;
     tiles::Eight eight;
     eight.load(work.x + n * work.x_stride, 32 * (begin + unit) + 8 * q);
+    if (work.up) {
+      tiles::Eight up;
+      up.load(work.up + n * work.x_stride, 32 * (begin + unit) + 8 * q);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) (&eight.a.x)[e] = plain::gated_unit((&eight.a.x)[e], (&up.a.x)[e], work.glu);
+    }
     uint4 parts[kParts];
     eight.split<1>(parts);
 #pragma unroll

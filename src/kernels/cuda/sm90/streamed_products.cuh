@@ -63,8 +63,9 @@ __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const 
   using U = tiles::Unit<tiles::Form::kMx>;
   constexpr int kTiles = 2 / kMatrices, kOutputs = 16 * kTiles;
   extern __shared__ __align__(16) std::uint8_t stream_memory[];
+  // The list of tiles is there when the first of the two launches has waited, so the second needs to wait for its x alone.
+  if (kMatrices == 2) cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
-  cudaGridDependencySynchronize();
   const tiles::Work& work = job.work;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, quad = lane % 4, g = lane / 4;
   const int last = work.outputs - 1, units = work.cols / U::kColumns, each = tiles::units_of_segment<tiles::Form::kMx>(work.cols);
@@ -108,6 +109,7 @@ __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const 
   aim();
 #pragma unroll
   for (int i = 0; i < kStreamStages - 1; ++i) ask(i * kStreamStageBytes);
+  if (kMatrices == 1) cudaGridDependencySynchronize();
 
   int stage = 0, free = (kStreamStages - 1) * kStreamStageBytes;
   for (; item < items; item += step) {
