@@ -185,7 +185,7 @@ bool tile_side_by_side(std::span<const MatmulArgs> products) {
 namespace tiles {
 namespace {
 
-/// Where there are blocks enough of the other kind, products are for warpgroups.
+/// Where there are blocks enough of the other kind, products are for warpgroups; of a batch that dense_batch() does not take half as many are enough.
 constexpr std::int64_t kWideBlocks = 96;
 
 Work work_of(const MatmulArgs& a, int parts) {
@@ -207,7 +207,8 @@ bool for_warpgroups(std::span<const Work> works) {
   std::int64_t blocks = 0;
   for (const Work& work : works) blocks += plain::divide_up(work.outputs, 128);
   const int tile_rows = plain::wide_dense_rows(works[0].rows);
-  return tile_rows > 0 && blocks * plain::divide_up(works[0].rows, tile_rows) >= kWideBlocks &&
+  const std::int64_t least = tile_rows == plain::kBatchRows && !dense_batch(works, 1, nullptr, true) ? kWideBlocks / 2 : kWideBlocks;
+  return tile_rows > 0 && blocks * plain::divide_up(works[0].rows, tile_rows) >= least &&
          std::all_of(works.begin(), works.end(), [](const Work& work) { return wide::takes(work.w); });
 }
 
