@@ -11,15 +11,14 @@ namespace palimpsest {
 
 /// y = down(glu(gate x, up x)); without a gate y = down(gelu(up x + b)) + b
 void mlp(ExecContext& ctx, const GluParams& glu, const MlpWeights& w, const Tensor& x, const Tensor& y);
-/// Its second half, y = down(glu(gate, up)); gate may be overwritten.
-void gated_mlp(ExecContext& ctx, const GluParams& glu, const Tensor& gate, const Tensor& up, const Matrix& down_proj, const Tensor& y);
 
 /// Routed experts, in a latent space where the model has one, beside a shared MLP that always runs:
 ///     y = up(norm(sum_e weight_e expert_e(down x))) + shared(x)      (Kimi K3)
 ///     y = sum_e weight_e expert_e(x) + shared(x)                     (Kimi Linear)
 ///     y = sum_e weight_e expert_e(x) + sigmoid(gate x) shared(x)     (Qwen3-Next)
+/// `next`: weights that are read behind this, or absent: they may be on their way while experts are chosen.
 void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, ExpertStore& experts, std::int64_t layer, const Tensor& x,
-         const Tensor& y, Observer* observer);
+         const Tensor& y, const Tensor& next, Observer* observer);
 
 GluParams glu_params(const Activation& activation);
 

@@ -1,6 +1,6 @@
 #include "model/ffn.h"
 #include "model/project.h"
-#include "ops/moe_ops.h"
+#include "ops/one_row_ops.h"
 
 namespace palimpsest {
 
@@ -26,11 +26,7 @@ void mlp(ExecContext& ctx, const GluParams& glu, const MlpWeights& w, const Tens
   const ArenaScope scope(ctx.workspace);
   if (!w.gate_proj.defined()) return ungated_mlp(ctx, w, x, y);
   const auto [gate, up] = project(ctx, x, {&w.gate_proj, &w.up_proj});
-  gated_mlp(ctx, glu, gate, up, w.down_proj, y);
-}
-
-void gated_mlp(ExecContext& ctx, const GluParams& glu, const Tensor& gate, const Tensor& up, const Matrix& down_proj, const Tensor& y) {
-  ops::gated_product(ctx, {.gate = gate, .up = up, .params = glu, .w = down_proj, .y = y});
+  ops::gated_product(ctx, {.gate = gate, .up = up, .params = glu, .w = w.down_proj, .y = y});
 }
 
 }  // namespace palimpsest

@@ -1,5 +1,5 @@
-#include "kernels/kda_step_args.h"
 #include "ops/front_door.h"
+#include "ops/one_row_ops.h"
 #include "ops/ops.h"
 #include "ops/ragged.h"
 #include "ops/tensor_checks.h"
@@ -15,6 +15,13 @@ bool kda_step(ExecContext& ctx, const KdaStepArgs& a) {
     return OpWork{.flops = 6.0 * static_cast<double>(rows * page), .bytes = 8.0 * static_cast<double>(rows * page) + moves(a.in.q_in, a.in.k_in, a.in.v_in, a.in.gate.f, a.norm.gate, a.norm.y).bytes, .form = {}};
   };
   if (const Entered op = enter(ctx, Op::kPageMemory, work)) cuda::kda_step(a, ctx.device.stream());
+  return true;
+}
+
+bool kda_step_from(ExecContext& ctx, const KdaStepArgs& a, const MatmulArgs& f, const MatmulArgs& gate) {
+  if (!ctx.on_device() || ctx.planning() || ctx.profile || activation_parts(ctx) == 0 || !cuda::takes_kda_step_from(a, f, gate)) return false;
+  ctx.count(Op::kMatmul), ctx.count(Op::kPageMemory);
+  cuda::kda_step_from(a, f, gate, activation_parts(ctx), ctx.device.stream());
   return true;
 }
 

@@ -2,7 +2,7 @@
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
 #include "ops/front_door.h"
-#include "ops/moe_ops.h"
+#include "ops/one_row_ops.h"
 #include "ops/ops.h"
 #include "ops/tensor_checks.h"
 #include "ops/weight_checks.h"

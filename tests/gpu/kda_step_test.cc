@@ -1,10 +1,12 @@
 // A step of Kimi Delta Attention in one launch has the bits of its three parts, which have tests against double of their own.
 
+#include "base/number_formats.h"
 #include "gpu/device_test.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/delta_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
-#include "kernels/kda_step_args.h"
+#include "kernels/cuda/tile_kernels.h"
+#include "kernels/one_row_args.h"
 #include "support/numeric.h"
 
 namespace palimpsest::test {
@@ -21,7 +23,8 @@ TEST_F(KdaStep, HasTheBitsOfItsParts) {
     return x;
   };
   for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{5}}) {
-    for (const auto kind : {DecayGateKind::kBounded, DecayGateKind::kSoftplus}) {
+    for (const auto& [kind, low_parts] : {std::pair{DecayGateKind::kBounded, 0}, {DecayGateKind::kSoftplus, 0}, {DecayGateKind::kBounded, 1}, {DecayGateKind::kSoftplus, 2}}) {
+      if (rows > 1 && low_parts > 0) continue;
       std::vector<float> numbers[5], taps[3], tails[3], a_log = random_normal(kHeads, 1), bias = random_normal(kChannels, 2), beta = random_normal(rows * kHeads, 3), weight = random_normal(kWidth, 4),
                                                      pages = random_normal(kSlots * kPage, 5), none(static_cast<std::size_t>(rows * kChannels), NAN);
       for (std::uint64_t i = 0; i < 5; ++i) numbers[i] = random_normal(rows * kChannels, 10 + i);
@@ -45,9 +48,23 @@ TEST_F(KdaStep, HasTheBitsOfItsParts) {
       };
       const KdaStepArgs whole = arguments();
       KdaStepArgs parts = arguments();
+      // f, and of the second also the gate, as products.
+      std::vector<std::uint16_t> halves;
+      for (const float x : random_normal(kChannels * kWidth, 40)) halves.push_back(float_to_bf16(x));
+      auto low = random_normal(kWidth, 41);
+      Matrix up;
+      up.dense = to_device(Tensor::contiguous(halves.data(), DType::kBF16, {kChannels, kWidth}));
+      const Tensor x = floats(low, {1, kWidth});
+      const MatmulArgs products[2] = {{x, up, parts.in.gate.f.reshape({rows, kChannels})}, {x, low_parts == 2 ? up : Matrix{}, parts.norm.gate.reshape({rows, kChannels})}};
       ASSERT_TRUE(cuda::takes_kda_step(whole));
       void* const stream = cuda::cuda_device().stream();
-      cuda::kda_step(whole, stream);
+      if (low_parts == 0) {
+        cuda::kda_step(whole, stream);
+      } else {
+        ASSERT_TRUE(cuda::takes_kda_step_from(whole, products[0], products[1]));
+        cuda::kda_step_from(whole, products[0], products[1], low_parts, stream);
+        cuda::tile_matmul({products, static_cast<std::size_t>(low_parts)}, low_parts, nullptr, stream);
+      }
 
       parts.in.q = floats(none, {rows, kHeads, kWidth}), parts.in.k = floats(none, {rows, kHeads, kWidth}), parts.in.v = floats(none, {rows, kHeads, kWidth});
       cuda::delta_prepare(parts.in, true, stream);

@@ -13,7 +13,7 @@
 #include "kernels/block_weights.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/plain_kernels.h"
-#include "kernels/gated_product_args.h"
+#include "kernels/one_row_args.h"
 #include "kernels/ref/experts.h"
 #include "kernels/ref/load.h"
 #include "support/mxfp8.h"
@@ -202,7 +202,32 @@ TEST_F(Tiles, AGatedUnitMayBePartOfItsProduct) {
       cuda::plain::glu({.gate = gate, .up = up, .params = glu, .y = gate}, cuda::cuda_device().stream());
       cuda::cuda_device().wait();
       from_device(args.y, y.data()), from_device(gate, hidden.data());
-      EXPECT_EQ(differences(y, run(Tensor::contiguous(hidden.data(), DType::kF32, {rows, kColumns}), w.matrix, 2), kOutputs), "") << kNames[kind] << rows << " rows";
+      const auto want = run(Tensor::contiguous(hidden.data(), DType::kF32, {rows, kColumns}), w.matrix, 2);
+      EXPECT_EQ(differences(y, want, kOutputs), "") << kNames[kind] << rows << " rows";
+      if (rows > 1) continue;
+
+      // With the router of the same row, which reads nothing of it.
+      constexpr std::int64_t kExperts = 250;
+      constexpr std::int32_t kTopK = 8;
+      auto logits = random_normal(kExperts, 4);
+      std::vector<std::int32_t> ids[2] = {std::vector<std::int32_t>(kTopK), std::vector<std::int32_t>(kTopK)};
+      std::vector<float> shares[2] = {std::vector<float>(kTopK), std::vector<float>(kTopK)}, again(kOutputs, NAN);
+      GatedProductArgs second = args;
+      second.gate = to_device(Tensor::contiguous(gates.data(), DType::kF32, {1, kColumns})), second.y = to_device(Tensor::contiguous(again.data(), DType::kF32, {1, kOutputs}));
+      for (const bool beside : {false, true}) {
+        RouterArgs router;
+        router.logits = to_device(Tensor::contiguous(logits.data(), DType::kF32, {1, kExperts})), router.top_k = kTopK;
+        router.ids = to_device(Tensor::contiguous(ids[0].data(), DType::kI32, {1, kTopK})), router.weights = to_device(Tensor::contiguous(shares[0].data(), DType::kF32, {1, kTopK}));
+        ASSERT_TRUE(cuda::takes_router_beside(router, second, 2));
+        if (beside) cuda::router_beside(router, second, 2, cuda::cuda_device().stream());
+        else cuda::plain::router(router, cuda::cuda_device().stream());
+        cuda::cuda_device().wait();
+        from_device(router.ids, ids[beside].data()), from_device(router.weights, shares[beside].data());
+      }
+      from_device(second.y, again.data());
+      EXPECT_EQ(differences(again, want, kOutputs), "") << kNames[kind];
+      EXPECT_EQ(ids[1], ids[0]);
+      EXPECT_EQ(shares[1], shares[0]);
     }
   }
 }

@@ -6,7 +6,8 @@
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/launch.cuh"
 #include "kernels/cuda/sm90/delta_step.cuh"
-#include "kernels/kda_step_args.h"
+#include "kernels/cuda/tiles.cuh"
+#include "kernels/one_row_args.h"
 
 namespace palimpsest::cuda {
 namespace {
@@ -39,10 +40,45 @@ struct Taps {
 };
 
 struct Memory {
-  float q[kWidth], k[kWidth], decay[kWidth], v[kWidth], o[kWidth], squares[kWarps];
+  float q[kWidth], k[kWidth], decay[kWidth], v[kWidth], o[kWidth], f[kWidth], gate[kWidth], squares[kWarps];
 };
 
-__global__ void __launch_bounds__(32 * kWarps, 2) step(const __grid_constant__ KdaStepArgs a) {
+/// What f or the gate is a product of, or nothing.
+struct Low {
+  const std::uint8_t* w = nullptr;  ///< BF16 [channels, 128]
+  const float* x = nullptr;
+};
+struct Lows {
+  Low f, gate;
+};
+/// 16 outputs of a warp, added up as in tiles.cuh: of 128 columns a segment has 32.
+template <int kParts>
+struct LowTile {
+  uint4 weights[kWidth / 32][2];
+  __device__ void fetch(const Low& low, std::int64_t first, int lane) {
+#pragma unroll
+    for (int i = 0; i < kWidth / 16; ++i)
+      weights[i / 2][i % 2] = __ldg(reinterpret_cast<const uint4*>(low.w + (first + lane / 4 + i % 2 * 8) * (2 * kWidth)) + 4 * (i / 2) + lane % 4);
+  }
+  __device__ void multiply(const Low& low, float* to, int lane) const {
+    float total[2] = {};
+#pragma unroll
+    for (int i = 0; i < kWidth / 32; ++i) {
+      tiles::Eight eight;
+      eight.load(low.x, 32 * i + 8 * (lane % 4));
+      uint4 parts[kParts];
+      eight.split<1>(parts);
+      float acc[4] = {};
+      tiles::multiply(acc, weights[i][0], weights[i][1], parts);
+      total[0] += acc[0], total[1] += acc[2];
+    }
+    if (lane % 4 == 0) to[lane / 4] = total[0], to[lane / 4 + 8] = total[1];
+  }
+};
+
+/// kParts > 0: with products of Lows, each activation as so many numbers.
+template <int kParts>
+__global__ void __launch_bounds__(32 * kWarps, kParts > 0 ? 1 : 2) step(const __grid_constant__ KdaStepArgs a, const Lows lows) {
   __shared__ __align__(16) Memory memory;
   cudaTriggerProgrammaticLaunchCompletion();
   const DeltaPrepareArgs& in = a.in;
@@ -52,25 +88,36 @@ __global__ void __launch_bounds__(32 * kWarps, 2) step(const __grid_constant__ K
   float state[kRows][4];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) sm90::PageLane<float, 4>::load(page + i * kWidth, state[i]);
+  LowTile<kParts> of_f, of_gate;
+  if constexpr (kParts > 0) {
+    of_f.fetch(lows.f, h * kWidth + 16 * warp, lane);
+    if (lows.gate.w) of_gate.fetch(lows.gate, h * kWidth + 16 * warp, lane);
+  }
   cudaGridDependencySynchronize();
 
   // Warps 0 to 3: q, then v; 4 to 7: k, then the decay. Everything is asked for before any of it is used.
   const bool first = warp < kWarps / 2;
   Taps keys, values;
   keys.fetch(first ? in.q_in : in.k_in, first ? in.conv_q : in.conv_k, first ? in.tails_q : in.tails_k, n, slot, c);
-  float f = 0, bias = 0;
+  float f = 0, bias = 0, gate = 0;
   if (first) values.fetch(in.v_in, in.conv_v, in.tails_v, n, slot, c);
-  else f = plain::as<const float>(in.gate.f)[n * heads * kWidth + c], bias = plain::as<const float>(in.gate.dt_bias)[c];
+  else bias = plain::as<const float>(in.gate.dt_bias)[c];
+  if (kParts == 0 && !first) f = plain::as<const float>(in.gate.f)[n * heads * kWidth + c];
+  if (kParts == 0 || !lows.gate.w) gate = plain::as<const float>(a.norm.gate)[n * heads * kWidth + c];
   const float rate = expf(plain::as<const float>(in.gate.a_log)[h]), beta = in.beta_scale * plain::sigmoid(plain::as<const float>(in.beta)[n * heads + h]);
-  const float gate = plain::as<const float>(a.norm.gate)[n * heads * kWidth + c];
   const float weight = a.norm.weight.dtype == DType::kF32 ? plain::as<const float>(a.norm.weight)[channel] : bf16_to_float(plain::as<const std::uint16_t>(a.norm.weight)[channel]);
 
+  if constexpr (kParts > 0) {
+    of_f.multiply(lows.f, memory.f + 16 * warp, lane);
+    if (lows.gate.w) of_gate.multiply(lows.gate, memory.gate + 16 * warp, lane);
+  }
   const float key = keys.convolve();
   const float square = plain::warp_sum(key * key);
   if (lane == 0) memory.squares[warp] = square;
   if (first) memory.v[channel] = values.convolve();
-  else memory.decay[channel] = __expf(plain::log_decay(in.gate, rate, f + bias));
   __syncthreads();
+  if (kParts > 0) f = memory.f[channel];
+  if (!first) memory.decay[channel] = __expf(plain::log_decay(in.gate, rate, f + bias));
   const float* parts = memory.squares + (first ? 0 : kWarps / 2);
   const float squares = parts[0] + parts[1] + parts[2] + parts[3];
   if (first) memory.q[channel] = key * (in.q_scale / sqrtf(squares + in.l2_eps));
@@ -86,6 +133,7 @@ __global__ void __launch_bounds__(32 * kWarps, 2) step(const __grid_constant__ K
 #pragma unroll
   for (int i = 0; i < kWidth / 32; ++i) sum += memory.o[lane + 32 * i] * memory.o[lane + 32 * i];
   const float inverse = 1 / sqrtf(plain::warp_sum(sum) / static_cast<float>(kWidth) + a.norm.eps);
+  if (kParts > 0 && lows.gate.w) gate = memory.gate[channel];
   plain::as<float>(a.norm.y)[n * heads * kWidth + c] = memory.o[channel] * inverse * weight * plain::apply(a.norm.function, gate);
 }
 
@@ -100,10 +148,25 @@ bool takes_kda_step(const KdaStepArgs& a) {
          a.in.q_in.sizes[1] == channels && a.in.v_in.sizes[1] == channels && takes(a.in.conv_q) && takes(a.in.conv_k) && takes(a.in.conv_v) && a.norm.weight.defined();
 }
 
-void kda_step(const KdaStepArgs& a, void* stream) {
+template <int kParts>
+static void launch_step(const KdaStepArgs& a, const Lows& lows, void* stream) {
   const auto heads = static_cast<unsigned>(a.pages.sizes[1]), rows = static_cast<unsigned>(a.in.rows.slots.sizes[0]);
-  if (rows == 0) return;
-  launch_early(step, dim3(heads, rows), 32 * kWarps, 0, static_cast<cudaStream_t>(stream), kName, a);
+  if (rows > 0) launch_early(step<kParts>, dim3(heads, rows), 32 * kWarps, 0, static_cast<cudaStream_t>(stream), kName, a, lows);
+}
+void kda_step(const KdaStepArgs& a, void* stream) { launch_step<0>(a, {}, stream); }
+
+static Low low_of(const MatmulArgs& a) { return {static_cast<const std::uint8_t*>(a.w.dense.data), plain::as<const float>(a.x)}; }
+bool takes_kda_step_from(const KdaStepArgs& a, const MatmulArgs& f, const MatmulArgs& gate) {
+  const auto takes = [&](const MatmulArgs& m) {
+    const Tensor& w = m.w.dense;
+    return w.defined() && w.dtype == DType::kBF16 && w.is_contiguous() && in_pieces(w) && w.sizes[0] == a.pages.sizes[1] * kWidth && w.sizes[1] == kWidth && m.x.sizes[0] == 1 && in_pieces(m.x);
+  };
+  return takes_kda_step(a) && a.in.rows.slots.sizes[0] == 1 && takes(f) && (!gate.w.defined() || takes(gate));
+}
+void kda_step_from(const KdaStepArgs& a, const MatmulArgs& f, const MatmulArgs& gate, int parts, void* stream) {
+  const Lows lows = {low_of(f), gate.w.defined() ? low_of(gate) : Low{}};
+  if (parts == 1) launch_step<1>(a, lows, stream);
+  else launch_step<2>(a, lows, stream);
 }
 
 }  // namespace palimpsest::cuda

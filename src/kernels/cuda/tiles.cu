@@ -8,7 +8,7 @@
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
 #include "kernels/cuda/wide_kernels.h"
-#include "kernels/gated_product_args.h"
+#include "kernels/one_row_args.h"
 
 namespace palimpsest::cuda {
 namespace tiles {
@@ -43,7 +43,7 @@ void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream
 /// One row of x, which fits in shared memory beside the weights that are on their way; scales at multiples of 4 bytes. False: not of this shape.
 constexpr std::int64_t kMostOneRowBytes = 227 * 1024 - 8192;
 template <Form kForm, int kMatrices, int kParts, int kTiles>
-bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream, bool ask = false) {
+bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream, bool ask = false, const RouterArgs& router = {}, const Tensor& soon = {}) {
   using Shape = sm90::OneRowShape<kForm, kMatrices, kTiles>;
   int warps = 1;
   std::int64_t bytes = 0;
@@ -54,13 +54,15 @@ bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream
   for (const Work& work : products) bytes = std::max(bytes, Shape::bytes(work.cols, warps, kParts));
   if (bytes > kMostOneRowBytes) return false;
   if (ask) return true;
-  const Works works = side_by_side(products, 16 * kTiles);
+  Works works = side_by_side(products, 16 * kTiles);
+  if (!products[0].experts) works.at_once = Shape::kBlocks * multiprocessors(kName);
+  if (soon.defined()) works.soon = plain::as<const std::uint8_t>(soon), works.soon_bytes = soon.bytes();
   const auto kernel = sm90::one_row<kForm, kMatrices, kParts, kTiles>;
-  const EarlyLaunch launch(dim3(static_cast<unsigned>(works.ends[kMostProducts - 1]), static_cast<unsigned>(tiles)), 32 * warps, bytes, stream,
+  const EarlyLaunch launch(dim3(static_cast<unsigned>(works.ends[kMostProducts - 1] + (router.logits.defined() ? 1 : 0)), static_cast<unsigned>(tiles)), 32 * warps, bytes, stream,
                            dim3(1, products[0].shares ? static_cast<unsigned>(tiles) : 1));
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), kName);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), kName);
-  check(cudaLaunchKernelEx(&launch.config, kernel, works), kName);
+  check(cudaLaunchKernelEx(&launch.config, kernel, works, router), kName);
   return true;
 }
 template <Form kForm, int kMatrices, int kParts, bool kSplit>
@@ -236,7 +238,7 @@ void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspac
   tiles::with_any_form(form, parts, [&](auto f, auto p) { tiles::dense<f.value, p.value>(others, plain::stream_of(stream)); });
 }
 
-static bool launch_gated(const GatedProductArgs& a, int parts, void* stream, bool ask) {
+static bool launch_gated(const GatedProductArgs& a, const RouterArgs& router, int parts, void* stream, bool ask) {
   const MatmulArgs product = {.x = a.gate, .w = a.w, .y = a.y};
   if (parts == 0 || a.gate.sizes[0] == 0 || !tiles_take(product) || !plain::in_vectors(a.up)) return false;
   tiles::Work work = tiles::work_of(product, parts);
@@ -244,10 +246,15 @@ static bool launch_gated(const GatedProductArgs& a, int parts, void* stream, boo
   work.glu = a.params;
   if (work.rows > 1) return tiles::dense_batch({&work, 1}, parts, plain::stream_of(stream), ask);
   bool taken = false;
-  tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value, 1>({&work, 1}, 1, plain::stream_of(stream), ask); });
+  tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value, 1>({&work, 1}, 1, plain::stream_of(stream), ask, router, a.soon); });
   return taken;
 }
-bool takes_gated_product(const GatedProductArgs& a, int parts) { return launch_gated(a, parts, nullptr, true); }
-void gated_product(const GatedProductArgs& a, int parts, void* stream) { (void)launch_gated(a, parts, stream, false); }
+bool takes_gated_product(const GatedProductArgs& a, int parts) { return launch_gated(a, {}, parts, nullptr, true); }
+void gated_product(const GatedProductArgs& a, int parts, void* stream) { (void)launch_gated(a, {}, parts, stream, false); }
+bool takes_router_beside(const RouterArgs& r, const GatedProductArgs& a, int parts) {
+  const std::int64_t experts = r.logits.sizes[1];
+  return r.logits.sizes[0] == 1 && experts <= 32 * sm90::kRoutedLanes && experts * 4 <= 2 * a.gate.sizes[1] && r.top_k <= 32 && r.topk_group >= r.n_group && takes_gated_product(a, parts);
+}
+void router_beside(const RouterArgs& r, const GatedProductArgs& a, int parts, void* stream) { (void)launch_gated(a, r, parts, stream, false); }
 
 }  // namespace palimpsest::cuda

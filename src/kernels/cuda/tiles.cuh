@@ -58,12 +58,14 @@ constexpr int kMostProducts = 8;
 struct Works {
   Work work[kMostProducts];
   int ends[kMostProducts];
+  int at_once = 0;  ///< blocks that the device holds, or 0: those bring the weights of as many behind them to L2
+  const std::uint8_t* soon = nullptr;  ///< what the kernels behind this one begin with, to be brought to L2
+  std::int64_t soon_bytes = 0;
 };
 /// The product of a block and its number within it.
 struct Place {
   int which = 0, block;
-  __device__ explicit Place(const Works& works) {
-    const auto x = static_cast<int>(blockIdx.x);
+  __device__ explicit Place(const Works& works, int x = static_cast<int>(blockIdx.x)) {
     while (x >= works.ends[which]) ++which;
     block = which == 0 ? x : x - works.ends[which - 1];
   }

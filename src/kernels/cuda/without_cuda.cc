@@ -15,8 +15,7 @@
 #include "kernels/cuda/plain_vision_kernels.h"
 #include "kernels/cuda/prompt_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
-#include "kernels/gated_product_args.h"
-#include "kernels/kda_step_args.h"
+#include "kernels/one_row_args.h"
 #include "kernels/logit_args.h"
 #include "palimpsest/error.h"
 
@@ -41,8 +40,12 @@ void delta_prepare(const DeltaPrepareArgs&, bool, void*) { unsupported(); }
 void delta_prepare(const DeltaPrepareArgs&, const Tensor&, const PromptInputs&, void*) { unsupported(); }
 bool takes_kda_step(const KdaStepArgs&) { return false; }
 void kda_step(const KdaStepArgs&, void*) { unsupported(); }
+bool takes_kda_step_from(const KdaStepArgs&, const MatmulArgs&, const MatmulArgs&) { return false; }
+void kda_step_from(const KdaStepArgs&, const MatmulArgs&, const MatmulArgs&, int, void*) { unsupported(); }
 bool takes_gated_product(const GatedProductArgs&, int) { return false; }
 void gated_product(const GatedProductArgs&, int, void*) { unsupported(); }
+bool takes_router_beside(const RouterArgs&, const GatedProductArgs&, int) { return false; }
+void router_beside(const RouterArgs&, const GatedProductArgs&, int, void*) { unsupported(); }
 void delta_step(const DeltaStepArgs&, std::int64_t, void*) { unsupported(); }
 DeltaWorkspace delta_prefill_workspace(const DeltaPrefillArgs&) { unsupported(); }
 void delta_prefill(const DeltaPrefillArgs&, void*) { unsupported(); }

@@ -2,6 +2,7 @@
 
 #include "model/mixers/page_inputs.h"
 #include "model/project.h"
+#include "ops/one_row_ops.h"
 #include "ops/page_memory.h"
 
 namespace palimpsest {
@@ -31,7 +32,6 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
   // How much each key channel forgets, and the output's gate.
   const Tensor g = ctx.workspace.allocate(DType::kF32, {T, HV, K}), gate = full_rank ? gate_in : ctx.workspace.allocate(DType::kF32, {T, HV * V});
   const MatmulArgs ups[2] = {{.x = f_low, .w = w.f_b_proj, .y = g.reshape({T, HV * K})}, {.x = gate_in, .w = w.g_b_proj, .y = gate}};
-  ops::matmuls(ctx, {ups, full_rank ? std::size_t{1} : std::size_t{2}});
 
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, HV, V});
   const auto tails = [&](int which) { return w.q_conv1d.defined() ? mix.states.tails(layer, which) : Tensor{}; };
@@ -40,8 +40,14 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
                          .q_scale = 1.0f / std::sqrt(static_cast<float>(K)), .gate = decay_gate_args(config, w, g), .beta = beta,
                          .beta_scale = static_cast<float>(config.beta_scale), .q = {}, .k = {}, .v = {}};
   const GatedRmsNormArgs norm = {.x = o, .weight = w.o_norm, .gate = gate.reshape({T, HV, V}), .eps = norm_eps, .y = o};
-  if (w.g_b_bias.defined()) ops::add_bias(ctx, {.bias = w.g_b_bias, .y = gate});
-  if (mix.states.page_rounding() > 0 || !ops::kda_step(ctx, {.in = in, .pages = mix.states.pages(layer), .norm = norm})) {
+  const bool may_step = mix.states.page_rounding() == 0;
+  const KdaStepArgs step = {.in = in, .pages = mix.states.pages(layer), .norm = norm};
+  const bool stepped = may_step && !w.g_b_bias.defined() && ops::kda_step_from(ctx, step, ups[0], full_rank ? MatmulArgs{} : ups[1]);
+  if (!stepped) {
+    ops::matmuls(ctx, {ups, full_rank ? std::size_t{1} : std::size_t{2}});
+    if (w.g_b_bias.defined()) ops::add_bias(ctx, {.bias = w.g_b_bias, .y = gate});
+  }
+  if (!stepped && !(may_step && ops::kda_step(ctx, step))) {
     in.q = ctx.workspace.allocate(DType::kF32, {T, H, K}), in.k = ctx.workspace.allocate(DType::kF32, {T, H, K}), in.v = ctx.workspace.allocate(DType::kF32, {T, HV, V});
     const PageMemoryArgs memory = {.q = in.q, .k = in.k, .v = in.v, .g = g, .beta = beta, .o = o, .decay = PageDecay::kChannel, .write = PageWrite::kDelta};
     const PromptInputs prompts = ops::prompt_inputs(ctx, with_pages(mix, layer, memory));

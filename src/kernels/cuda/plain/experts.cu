@@ -14,7 +14,7 @@
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
 #include "kernels/cuda/wide_kernels.h"
-#include "kernels/gated_product_args.h"
+#include "kernels/one_row_args.h"
 
 namespace palimpsest::cuda::plain {
 namespace {

@@ -6,6 +6,7 @@
 // will hand to the tensor cores itself, kStages units ahead, through slots of shared memory that nobody else reads; of dense weights before the kernel
 // before ends, since weights do not depend on it. x is rounded once a block.
 
+#include "kernels/cuda/plain/router.cuh"
 #include "kernels/cuda/sm90/hopper.cuh"
 #include "kernels/cuda/tiles.cuh"
 
@@ -28,25 +29,29 @@ struct OneRowShape {
   static std::int64_t bytes(int cols, int warps, int parts) { return warps * ring_bytes(cols) + std::int64_t{parts} * cols * 2; }
 };
 
-/// Brings this block's share of the weights that the next product of the pair reads to L2.
-__device__ inline void prefetch_share(const StoredMatrix& w) {
-  const auto bring = [](const std::uint8_t* from, std::int64_t bytes) {
-    const std::int64_t lines = (bytes + 127) / 128, each = (lines + gridDim.x - 1) / gridDim.x, end = min(lines, (blockIdx.x + 1) * each);
-    for (std::int64_t i = blockIdx.x * each + threadIdx.x; i < end; i += blockDim.x) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
-  };
-  bring(w.data, w.rows * w.row_bytes);
-  if (w.scales) bring(w.scales, w.rows * w.scale_row_bytes);
+constexpr int kRoutedLanes = 8;  ///< 32 experts each
+
+/// Brings this block's share of memory that is read soon to L2.
+__device__ inline void bring_share(const std::uint8_t* from, std::int64_t bytes) {
+  const std::int64_t lines = (bytes + 127) / 128, each = (lines + gridDim.x - 1) / gridDim.x, end = min(lines, (blockIdx.x + 1) * each);
+  for (std::int64_t i = blockIdx.x * each + threadIdx.x; i < end; i += blockDim.x) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
 }
 
-/// Grid: [outputs / (16 kTiles), tiles of one pair]. With work.shares all tiles of the same outputs are a cluster.
+/// Grid: [outputs / (16 kTiles), tiles of one pair]. With work.shares all tiles of the same outputs are a cluster. Where the
+/// router has logits there is a block more, which routes a row beside dense products.
 template <Form kForm, int kMatrices, int kParts, int kTiles>
-__global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices, kTiles>::kBlocks) one_row(const __grid_constant__ tiles::Works works) {
+__global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices, kTiles>::kBlocks) one_row(const __grid_constant__ tiles::Works works, const __grid_constant__ RouterArgs router) {
   using U = tiles::Unit<kForm>;
   using Shape = OneRowShape<kForm, kMatrices, kTiles>;
   constexpr int kAll = Shape::kAll, kPieces = Shape::kPieces, kStages = Shape::kStages, kOutputs = 16 * kTiles;
   constexpr bool kOfExperts = kMatrices == 2 || kTiles > 1;
   extern __shared__ __align__(16) std::uint8_t one_row_memory[];
   __shared__ float sums[tiles::kSegments][kAll * 16];
+  if (!kOfExperts && static_cast<int>(blockIdx.x) == works.ends[tiles::kMostProducts - 1]) {
+    cudaTriggerProgrammaticLaunchCompletion();
+    if (threadIdx.x < 32) plain::route_row<kRoutedLanes>(router, 0, reinterpret_cast<float*>(one_row_memory));
+    return;
+  }
   const tiles::Place place(works);
   const tiles::Work& work = works.work[place.which];
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x), lane = thread % 32, quad = lane % 4, g = lane / 4, segment = thread / 32;
@@ -88,6 +93,13 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
     if (const int line = (blockIdx.y * gridDim.x + blockIdx.x) * 128; thread == 0 && line < work.table_bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const std::uint8_t*>(work.experts) + line));
   } else {
     fetch_first([&](int) { return work.w; });
+    if (units > kStages) tiles::prefetch<kForm>(work.w, first, kOutputs, last, begin + kStages, begin + units);
+    bring_share(works.soon, works.soon_bytes);
+    if (const auto x = static_cast<int>(blockIdx.x), next = x + works.at_once; x < works.at_once && next < works.ends[tiles::kMostProducts - 1] && units > 0) {
+      const tiles::Place other(works, next);
+      const tiles::Work& later = works.work[other.which];
+      if (later.cols == work.cols) tiles::prefetch<kForm>(later.w, other.block * kOutputs, kOutputs, later.outputs - 1, begin, begin + units);
+    }
   }
   cudaGridDependencySynchronize();
   const tiles::Rows<1> rows(work, static_cast<int>(blockIdx.y));
@@ -123,7 +135,11 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
     }
   }
   __syncthreads();
-  if constexpr (kMatrices == 2) prefetch_share(rows.weight(2));
+  if constexpr (kMatrices == 2) {  // what the next product of the pair reads
+    const StoredMatrix w2 = rows.weight(2);
+    bring_share(w2.data, w2.rows * w2.row_bytes);
+    if (w2.scales) bring_share(w2.scales, w2.rows * w2.scale_row_bytes);
+  }
 
   float acc[kAll][4] = {};
 #pragma unroll 1
@@ -138,17 +154,19 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) scale[i] = stage[kPieces * 512 + (i * 32 + lane) * 4 + quad], large = large || scale[i] > 128;
       const auto multiply_unit = [&](auto large_ones) {
+        constexpr int kWords = kAll > 2 ? 1 : 2;  // two at once where there are registers: fewer lanes meet in a bank
+        using Word = std::conditional_t<kWords == 2, uint2, uint1>;
 #pragma unroll 1
-        for (int j = 0; j < U::kEights; j += 2) {  // two words at once: fewer of them meet in a bank
-          uint2 codes[kPieces];
+        for (int j = 0; j < U::kEights; j += kWords) {
+          Word codes[kPieces];
 #pragma unroll
-          for (int i = 0; i < kPieces; ++i) codes[i] = *reinterpret_cast<const uint2*>(mine + i * 512 + j * 4);
+          for (int i = 0; i < kPieces; ++i) codes[i] = *reinterpret_cast<const Word*>(mine + i * 512 + j * 4);
 #pragma unroll
-          for (int k = 0; k < 2; ++k) {
+          for (int k = 0; k < kWords; ++k) {
             uint4 parts[kParts];
 #pragma unroll
             for (int p = 0; p < kParts; ++p) parts[p] = part(p, j + k);
-            const auto eight = [&](int i) { return U::template decode<large_ones.value, true>(k == 0 ? codes[i].x : codes[i].y, scale[i]); };
+            const auto eight = [&](int i) { return U::template decode<large_ones.value, true>((&codes[i].x)[k], scale[i]); };
 #pragma unroll
             for (int a = 0; a < kAll; ++a) tiles::multiply(acc[a], eight(2 * a), eight(2 * a + 1), parts);
           }
