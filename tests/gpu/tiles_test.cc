@@ -189,20 +189,21 @@ TEST_F(Tiles, AGatedUnitMayBePartOfItsProduct) {
   struct Case {
     Kind kind;
     std::int64_t rows;
+    int parts = 2;
   };
-  for (const auto& [kind, rows] : {Case{kBF16, 1}, {kMxfp4, 1}, {kBF16, 20}}) {
+  for (const auto& [kind, rows, parts] : {Case{kBF16, 1}, {kMxfp4, 1}, {kMxfp4, 1, cuda::kMxfp8Parts}, {kBF16, 20}}) {
     auto gates = random_normal(rows * kColumns, 1, 2), ups = random_normal(rows * kColumns, 2, 2);
     const Weights w(kind, kOutputs, kColumns, 3);
     for (const GluParams& glu : {GluParams{}, GluParams{.kind = Glu::kSitu, .beta = 4, .linear_beta = 25}}) {
       const Tensor gate = to_device(Tensor::contiguous(gates.data(), DType::kF32, {rows, kColumns})), up = to_device(Tensor::contiguous(ups.data(), DType::kF32, {rows, kColumns}));
       std::vector<float> hidden(gates.size()), y(static_cast<std::size_t>(rows * kOutputs), NAN);
       const GatedProductArgs args = {.gate = gate, .up = up, .params = glu, .w = to_device(w.matrix), .y = to_device(Tensor::contiguous(y.data(), DType::kF32, {rows, kOutputs}))};
-      ASSERT_TRUE(cuda::takes_gated_product(args, 2));
-      cuda::gated_product(args, 2, cuda::cuda_device().stream());
+      ASSERT_TRUE(cuda::takes_gated_product(args, parts));
+      cuda::gated_product(args, parts, cuda::cuda_device().stream());
       cuda::plain::glu({.gate = gate, .up = up, .params = glu, .y = gate}, cuda::cuda_device().stream());
       cuda::cuda_device().wait();
       from_device(args.y, y.data()), from_device(gate, hidden.data());
-      const auto want = run(Tensor::contiguous(hidden.data(), DType::kF32, {rows, kColumns}), w.matrix, 2);
+      const auto want = run(Tensor::contiguous(hidden.data(), DType::kF32, {rows, kColumns}), w.matrix, parts);
       EXPECT_EQ(differences(y, want, kOutputs), "") << kNames[kind] << rows << " rows";
       if (rows > 1) continue;
 
@@ -218,8 +219,8 @@ TEST_F(Tiles, AGatedUnitMayBePartOfItsProduct) {
         RouterArgs router;
         router.logits = to_device(Tensor::contiguous(logits.data(), DType::kF32, {1, kExperts})), router.top_k = kTopK;
         router.ids = to_device(Tensor::contiguous(ids[0].data(), DType::kI32, {1, kTopK})), router.weights = to_device(Tensor::contiguous(shares[0].data(), DType::kF32, {1, kTopK}));
-        ASSERT_TRUE(cuda::takes_router_beside(router, second, 2));
-        if (beside) cuda::router_beside(router, second, 2, cuda::cuda_device().stream());
+        ASSERT_TRUE(cuda::takes_router_beside(router, second, parts));
+        if (beside) cuda::router_beside(router, second, parts, cuda::cuda_device().stream());
         else cuda::plain::router(router, cuda::cuda_device().stream());
         cuda::cuda_device().wait();
         from_device(router.ids, ids[beside].data()), from_device(router.weights, shares[beside].data());
