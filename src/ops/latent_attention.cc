@@ -12,6 +12,7 @@
 #include "ops/front_door.h"
 #include "ops/latent_checks.h"
 #include "ops/ops.h"
+#include "ops/ragged.h"
 #include "ops/tensor_checks.h"
 #include "ops/weight_checks.h"
 
@@ -56,10 +57,11 @@ std::int64_t slab_bytes(const LatentAttentionArgs& a) {
 void attend_in_slabs(ExecContext& ctx, const LatentAttentionArgs& a, const PromptRule& rule) {
   const ArenaScope scope(ctx.workspace);
   const std::int64_t rows = a.q.size(0);
-  const Tensor slots = ctx.workspace.allocate(DType::kI32, {rows}), past = ctx.workspace.allocate(DType::kI64, {rows}),
-               workspace = ctx.workspace.allocate(DType::kU8, {slab_bytes(a)});
-  cuda::row_places(a.rows, a.past, slots, past, ctx.device.stream());
   const auto* cu = a.rows.cu_seqlens.on_host<std::int64_t>();
+  const bool each = one_row_each({cu, static_cast<std::size_t>(a.rows.cu_seqlens.size(0))});
+  const Tensor slots = each ? a.rows.slots : ctx.workspace.allocate(DType::kI32, {rows}), past = each ? a.past : ctx.workspace.allocate(DType::kI64, {rows}),
+               workspace = ctx.workspace.allocate(DType::kU8, {slab_bytes(a)});
+  if (!each) cuda::row_places(a.rows, a.past, slots, past, ctx.device.stream());
   const auto* before = a.past.on_host<std::int64_t>();
   std::uint64_t longest = 256;  // a power of two: passes that are alike stay so while lists grow
   for (std::int64_t n = 0; n < a.past.size(0); ++n) longest = std::max(longest, std::bit_ceil(static_cast<std::uint64_t>(before[n] + cu[n + 1] - cu[n])));

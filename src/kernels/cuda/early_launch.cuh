@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdlib>
 #include <utility>
 
 #include "kernels/cuda/launch.cuh"
@@ -17,7 +18,8 @@ struct EarlyLaunch {
 
   EarlyLaunch(dim3 grid, int threads, std::int64_t shared_bytes, cudaStream_t stream, dim3 cluster = {}) {
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = std::exchange(behind_copies, false) ? 0 : 1;
+    static const bool never = std::getenv("PALIMPSEST_NO_EARLY_LAUNCHES");
+    attributes[0].val.programmaticStreamSerializationAllowed = std::exchange(behind_copies, false) || never ? 0 : 1;
     attributes[1].id = cudaLaunchAttributeClusterDimension;
     attributes[1].val.clusterDim = {cluster.x, cluster.y, cluster.z};
     config.gridDim = grid;

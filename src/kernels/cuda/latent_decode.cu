@@ -110,8 +110,8 @@ void latent_decode(const LatentDecodeArgs& args, std::int64_t max_length, void* 
   const auto heads = static_cast<unsigned>(args.q.sizes[1]), groups = static_cast<unsigned>((rows + sm90::kRowGroup - 1) / sm90::kRowGroup);
   const sm90::DecodeWorkspace work = workspace(args, max_length);
   const auto absorb = args.list.q8.defined() ? sm90::absorb_queries_for_codes : sm90::absorb_queries;
-  absorb<<<dim3(2, static_cast<unsigned>(work.padded_heads), groups), 256, 0, where>>>(args, work);
-  check(cudaGetLastError(), kName);
+  const Launch queries(dim3(2, static_cast<unsigned>(work.padded_heads), groups), 256, where);
+  check(cudaLaunchKernelEx(&queries.config, absorb, args, work), kName);
   choose_heads(args, work, where);
   const Launch combine(dim3(heads, static_cast<unsigned>(rows)), 512, where), project(dim3(heads, 4, groups), 256, where);
   check(cudaLaunchKernelEx(&combine.config, sm90::combine_splits, args, work), kName);

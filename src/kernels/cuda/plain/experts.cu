@@ -249,6 +249,9 @@ constexpr std::int64_t kMostStreamedInter = 8192;  ///< of hidden rows that one 
 /// One row's experts need no sorting: each of its pairs is a tile.
 bool needs_no_list(const ExpertsArgs& a, int tile_rows) { return a.ids.sizes[0] == 1 && tile_rows == kTile; }
 
+/// Clusters of eight leave multiprocessors without a place: not faster than a sum behind the products.
+constexpr bool kSharesInCluster = false;
+
 /// Whether y is whole: else it is to be summed up.
 bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, int parts, int tile_rows, bool for_warpgroups, const std::uint8_t* rounded, const Parts& p,
                    cudaStream_t stream) {
@@ -291,7 +294,7 @@ bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, 
   const bool one_row = for_warpgroups && needs_no_list(a, tile_rows);
   up.table_bytes = down.table_bytes = static_cast<int>(expert_table_bytes(a.num_experts));
   if (!one_row || !tiles::experts_one(up, form, 2, parts, most_tiles, stream)) run(up, form, 2, parts, most_tiles, stream);
-  if (one_row && pairs <= tiles::kMostShares && std::has_single_bit(static_cast<unsigned>(pairs))) down.shares = as<const float>(a.weights), down.add = as<const float>(add), down.sum = as<float>(a.y);
+  if (kSharesInCluster && one_row && pairs <= tiles::kMostShares && std::has_single_bit(static_cast<unsigned>(pairs))) down.shares = as<const float>(a.weights), down.add = as<const float>(add), down.sum = as<float>(a.y);
   if (one_row && tiles::experts_one(down, down_form, 1, parts, most_tiles, stream)) return down.shares != nullptr;
   run(down, down_form, 1, parts, most_tiles, stream);
   return false;

@@ -42,7 +42,6 @@ template <bool kCodes>
 __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
   __shared__ float q[kKeyChannels + kSharedKeys][kRowGroup];
   __shared__ float2 part[kRowGroup][128];
-  allow_kernel_after();
   const std::int64_t heads = a.q.sizes[1], head = blockIdx.y, first = static_cast<std::int64_t>(blockIdx.z) * kRowGroup;
   const int rows = static_cast<int>(min(static_cast<long long>(kRowGroup), static_cast<long long>(a.q.sizes[0] - first)));
   const int thread = static_cast<int>(threadIdx.x) % 128, half = static_cast<int>(threadIdx.x) / 128, column = static_cast<int>(blockIdx.x) * 256 + 2 * thread;
@@ -67,6 +66,8 @@ __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
 #pragma unroll
     for (int d = 0; d < 64; ++d) w[d] = *reinterpret_cast<const __nv_bfloat162*>(weights + d * a.kv_b.strides[0]);
   }
+  await_kernel_before();
+  allow_kernel_after();  // not earlier: latent_decode asks for lists that may just have been written
   for (int i = static_cast<int>(threadIdx.x); i < (kKeyChannels + kSharedKeys) * kRowGroup; i += 256) {
     const int row = i / (kKeyChannels + kSharedKeys), d = i % (kKeyChannels + kSharedKeys);
     q[d][row] = row < rows && head < heads ? load_input(a.q, (first + row) * a.q.strides[0] + head * a.q.strides[1] + d) : 0;

@@ -135,12 +135,6 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
     }
   }
   __syncthreads();
-  if constexpr (kMatrices == 2) {  // what the next product of the pair reads
-    const StoredMatrix w2 = rows.weight(2);
-    bring_share(w2.data, w2.rows * w2.row_bytes);
-    if (w2.scales) bring_share(w2.scales, w2.rows * w2.scale_row_bytes);
-  }
-
   float acc[kAll][4] = {};
 #pragma unroll 1
   for (int unit = 0; unit < units; ++unit) {
@@ -183,6 +177,11 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
     }
     if constexpr (Shape::kOnce) end_pieces();
     else fetch(unit + kStages);
+  }
+  if constexpr (kMatrices == 2 && Shape::kOnce) {  // its own weights are there: those of the pair's next product
+    const StoredMatrix w2 = rows.weight(2);
+    bring_share(w2.data, w2.rows * w2.row_bytes);
+    bring_share(w2.scales, w2.rows * w2.scale_row_bytes);
   }
   // All eight columns of an accumulator are the same row.
 #pragma unroll
