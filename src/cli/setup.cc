@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 
 #include "base/error.h"
@@ -81,7 +82,8 @@ std::optional<VisionConfig> vision_config(const Options& options) {
 }
 
 WeightOffload weight_offload(const Options& options) {
-  return {.device_layers = options.gpu_layers, .experts = options.cpu_moe, .compute = options.host_experts == "compute", .threads = static_cast<int>(options.threads)};
+  const std::int64_t threads = options.bench_threads ? std::atoll(options.bench_threads->c_str()) : options.threads;  // the first of a list: the model is loaded once
+  return {.device_layers = options.gpu_layers, .experts = options.cpu_moe, .compute = options.host_experts == "compute", .threads = static_cast<int>(std::clamp<std::int64_t>(threads, 0, 1024))};
 }
 
 std::optional<HostExpertsChoice> weigh_host_experts(const Options& options, const Model& outline, const DecodeCost& cost) {
