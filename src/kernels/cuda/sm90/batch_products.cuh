@@ -62,25 +62,33 @@ __global__ void __launch_bounds__(BatchShape::kThreads, 1) batch_products(const 
   for (int c = 0; c < S::kStages; ++c) ask(c);
   cudaGridDependencySynchronize();
 
-  // Eights of x: a lane of four has eight neighbouring columns, which wgmma gets as four words of four pieces.
-  for (int i = thread; i < work.rows * units * 4; i += S::kThreads) {
-    const int n = i / 4 % work.rows, unit = i / 4 / work.rows, q = i % 4;
-    tiles::Eight eight;
-    eight.load(work.x + n * work.x_stride, 32 * (begin + unit) + 8 * q);
-    if (work.up) {
-      tiles::Eight up;
-      up.load(work.up + n * work.x_stride, 32 * (begin + unit) + 8 * q);
+  // Eights of x: a lane of four has eight neighbouring columns, which wgmma gets as four words of four pieces. Six at once: memory is far.
+  constexpr int kAtOnce = 6;
+  const int eights = work.rows * units * 4;
+  const auto x_of = [&](const float* from, int i, tiles::Eight& eight) { eight.load(from + i / 4 % work.rows * work.x_stride, 32 * (begin + i / 4 / work.rows) + 8 * (i % 4)); };
+  for (int from = thread; from < eights; from += kAtOnce * S::kThreads) {
+    tiles::Eight all[kAtOnce];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) (&eight.a.x)[e] = plain::gated_unit((&eight.a.x)[e], (&up.a.x)[e], work.glu);
-    }
-    uint4 parts[kParts];
-    eight.split<1>(parts);
+    for (int k = 0; k < kAtOnce; ++k) x_of(work.x, min(from + k * S::kThreads, eights - 1), all[k]);
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) {
-      std::uint8_t* const to = image + (unit / 2 * kParts + p) * S::kPartBytes;
-      const std::uint32_t* const words = &parts[p].x;
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int i = from + k * S::kThreads, n = i / 4 % work.rows, unit = i / 4 / work.rows;
+      if (i >= eights) break;
+      if (work.up) {
+        tiles::Eight up;
+        x_of(work.up, i, up);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) *reinterpret_cast<std::uint32_t*>(to + swizzled(n, unit % 2 * 32 + j * 8) + 4 * q) = words[j];
+        for (int e = 0; e < 8; ++e) (&all[k].a.x)[e] = plain::gated_unit((&all[k].a.x)[e], (&up.a.x)[e], work.glu);
+      }
+      uint4 parts[kParts];
+      all[k].split<1>(parts);
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        std::uint8_t* const to = image + (unit / 2 * kParts + p) * S::kPartBytes;
+        const std::uint32_t* const words = &parts[p].x;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) *reinterpret_cast<std::uint32_t*>(to + swizzled(n, unit % 2 * 32 + j * 8) + 4 * (i % 4)) = words[j];
+      }
     }
   }
   copies_follow();
