@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
     for (int u = 0; u < C::kUnits; ++u) {
       if (unit + u >= end) continue;
 #pragma unroll
-      for (int j = 0; j < U::kEights; ++j) brought[u * U::kEights + j].template load<U::kGap>(x, U::column(unit + u, j, thread % 4));
+      for (int j = 0; j < U::kEights; ++j) brought[u * U::kEights + j].template load<U::kGap, false>(x, U::column(unit + u, j, thread % 4));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         U& to = weights[i / 2][i % 2][u];
