@@ -49,7 +49,7 @@ bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream
   int warps = 1;
   std::int64_t bytes = 0;
   for (const Work& work : products) {
-    if (!Shape::takes(work.cols) || (!work.experts && !wide::takes(work.w))) return false;
+    if (!work.experts && !wide::takes(work.w)) return false;
     warps = std::max(warps, Shape::warps(work.cols));
   }
   for (const Work& work : products) bytes = std::max(bytes, Shape::bytes(work.cols, warps, kParts));
@@ -59,10 +59,8 @@ bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream
   if (!products[0].experts) works.at_once = Shape::kBlocks * multiprocessors(kName);
   if (soon.defined()) works.soon = plain::as<const std::uint8_t>(soon), works.soon_bytes = soon.bytes();
   const auto kernel = sm90::one_row<kForm, kMatrices, kParts, kTiles>;
-  const EarlyLaunch launch(dim3(static_cast<unsigned>(works.ends[kMostProducts - 1] + (router.logits.defined() ? 1 : 0)), static_cast<unsigned>(tiles)), 32 * warps, bytes, stream,
-                           dim3(1, products[0].shares ? static_cast<unsigned>(tiles) : 1));
+  const EarlyLaunch launch(dim3(static_cast<unsigned>(works.ends[kMostProducts - 1] + (router.logits.defined() ? 1 : 0)), static_cast<unsigned>(tiles)), 32 * warps, bytes, stream);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), kName);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), kName);
   check(cudaLaunchKernelEx(&launch.config, kernel, works, router), kName);
   return true;
 }
@@ -145,7 +143,7 @@ bool experts_one(const Work& work, Form form, int matrices, int parts, std::int6
   bool taken = false;
   with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) {
     if (matrices == 2) taken = one<f.value, 2, p.value, 1>({&work, 1}, pairs, stream);
-    else taken = one<f.value, 1, p.value, f.value == Form::kMx ? 3 : 2>({&work, 1}, pairs, stream);
+    else taken = one<f.value, 1, p.value, 2>({&work, 1}, pairs, stream);
   });
   return taken;
 }

@@ -42,11 +42,6 @@ struct Work {
   GluParams glu{};
   bool mxfp8 = false;            ///< weights are MXFP4: an activation is one BF16 number, rounded to MXFP8
   const float* up = nullptr;     ///< x is glu(x, up), of one row (one_row.cuh) or a batch (batch_products.cuh)
-  // Of one row only.
-  int table_bytes = 0;           ///< of `experts`
-  const float* shares = nullptr;  ///< sum = add (or 0) + sum over pairs of their shares of y, which is then not stored
-  const float* add = nullptr;
-  float* sum = nullptr;
 };
 template <Form kForm, int kParts>
 constexpr bool kMayRound = kForm == Form::kMx && kParts == 1;

@@ -14,8 +14,7 @@ enum class Batch { kRun, kAsk, kByTurns };
 bool dense_batch(std::span<const Work> products, int parts, cudaStream_t stream, Batch which = Batch::kRun);
 /// One grid over tiles of kFewRows or kManyRows rows of experts: at most `most_tiles`. kMatrices 2: glu of two products.
 void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream);
-/// Of one row of x, whose pairs are `chosen`; scales at multiples of 4 bytes. With work.shares a power of two of pairs, at most kMostShares (a cluster). False: not of this shape.
-constexpr std::int64_t kMostShares = 16;
+/// Of one row of x, whose pairs are `chosen`; scales at multiples of 4 bytes. False: not of this shape.
 bool experts_one(const Work& work, Form form, int matrices, int parts, std::int64_t pairs, cudaStream_t stream);
 void experts_many(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream);
 /// The same as experts_few, both, for launches that read many experts' MXFP4 weights, with scales at multiples of 4 bytes. `x` and `hidden`: rounded rows

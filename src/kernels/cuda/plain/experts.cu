@@ -3,7 +3,6 @@
 // its choices. Which pairs share a tile changes no bit.
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "kernels/cuda/product_workspace.h"
@@ -249,11 +248,7 @@ constexpr std::int64_t kMostStreamedInter = 8192;  ///< of hidden rows that one 
 /// One row's experts need no sorting: each of its pairs is a tile.
 bool needs_no_list(const ExpertsArgs& a, int tile_rows) { return a.ids.sizes[0] == 1 && tile_rows == kTile; }
 
-/// Clusters of eight leave multiprocessors without a place: not faster than a sum behind the products.
-constexpr bool kSharesInCluster = false;
-
-/// Whether y is whole: else it is to be summed up.
-bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, int parts, int tile_rows, bool for_warpgroups, const std::uint8_t* rounded, const Parts& p,
+void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile_rows, bool for_warpgroups, const std::uint8_t* rounded, const Parts& p,
                    cudaStream_t stream) {
   const Form form = stored(a.experts[0].w1).form, down_form = stored(a.experts[0].w2).form;
   const std::int64_t pairs = a.ids.numel(), width = a.x.sizes[1], busy = std::min(a.num_experts, pairs);
@@ -284,20 +279,13 @@ bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, 
   if (tile_rows == wide::kExpertRows) {
     up.rows = static_cast<std::int32_t>(a.x.sizes[0]);
     wide::experts(up, down, form, parts, p.most_wide_tiles, reinterpret_cast<std::uint8_t*>(p.outputs), reinterpret_cast<std::uint8_t*>(p.hidden), stream);
-    return false;
+    return;
   }
-  if (rounded) {
-    tiles::experts_streamed(up, down, parts, pairs, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream);
-    return false;
-  }
+  if (rounded) return tiles::experts_streamed(up, down, parts, pairs, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream);
   const auto run = many ? tiles::experts_many : tiles::experts_few;
   const bool one_row = for_warpgroups && needs_no_list(a, tile_rows);
-  up.table_bytes = down.table_bytes = static_cast<int>(expert_table_bytes(a.num_experts));
   if (!one_row || !tiles::experts_one(up, form, 2, parts, most_tiles, stream)) run(up, form, 2, parts, most_tiles, stream);
-  if (kSharesInCluster && one_row && pairs <= tiles::kMostShares && std::has_single_bit(static_cast<unsigned>(pairs))) down.shares = as<const float>(a.weights), down.add = as<const float>(add), down.sum = as<float>(a.y);
-  if (one_row && tiles::experts_one(down, down_form, 1, parts, most_tiles, stream)) return down.shares != nullptr;
-  run(down, down_form, 1, parts, most_tiles, stream);
-  return false;
+  if (!one_row || !tiles::experts_one(down, down_form, 1, parts, most_tiles, stream)) run(down, down_form, 1, parts, most_tiles, stream);
 }
 
 }  // namespace
@@ -328,10 +316,8 @@ void experts_and(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, in
     launch_early(sort_pairs, 1 + divide_up(rounding.all, 1024), 1024, shared, stream_of(stream), "experts", as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs),
                  static_cast<std::int32_t>(a.num_experts), tile_rows, p, rounding);
   }
-  bool summed = false;
-  if (on_tiles) summed = tile_products(a, add, inter, parts, tile_rows, wide_forms, streams ? rounding.to : nullptr, p, stream_of(stream));
+  if (on_tiles) tile_products(a, inter, parts, tile_rows, wide_forms, streams ? rounding.to : nullptr, p, stream_of(stream));
   else plain_products(a, inter, mxfp8, p, stream_of(stream));
-  if (summed) return;
   const WeightedSum sum{p.outputs, as<const float>(a.weights), as<const float>(add), as<float>(a.y), width, top_k, a.y.strides[0]};
   constexpr std::int64_t kManyRows = 256;
   if (a.x.sizes[0] < kManyRows || width % 4 != 0 || !in_vectors(a.y) || !in_vectors(add)) return for_each(a.x.sizes[0] * width, sum, stream, "experts");

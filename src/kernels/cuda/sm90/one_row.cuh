@@ -18,14 +18,12 @@ using plain::StoredMatrix;
 template <Form kForm, int kMatrices, int kTiles>
 struct OneRowShape {
   static constexpr int kAll = kMatrices * kTiles, kPieces = 2 * kAll;  ///< 16 bytes a lane: rows g and g + 8 of each 16 outputs
-  static constexpr bool kOnce = kForm == Form::kMx && kAll > 1;  ///< all units of a segment are asked for at once, or the product is not for one_row
-  static constexpr int kStages = kOnce ? 4 : kForm == Form::kMx ? 3 : 8 / kAll, kBlocks = 3;  ///< blocks of a multiprocessor, or more of few warps
+  static constexpr int kStages = kForm == Form::kMx ? 2 : 8 / kAll, kBlocks = kForm == Form::kMx ? 4 : 3;  ///< blocks of a multiprocessor
   static constexpr int kStageBytes = kPieces * 32 * (kForm == Form::kMx ? 20 : 16);
   __host__ __device__ static int each(int cols) { return (cols / tiles::Unit<kForm>::kColumns + tiles::kSegments - 1) / tiles::kSegments; }
   __host__ __device__ static int ring_bytes(int cols) { return (each(cols) < kStages ? each(cols) : kStages) * kStageBytes; }
   /// One for each segment that has units.
   static int warps(int cols) { return (cols / tiles::Unit<kForm>::kColumns + each(cols) - 1) / each(cols); }
-  static bool takes(int cols) { return !kOnce || each(cols) <= kStages; }
   static std::int64_t bytes(int cols, int warps, int parts) { return warps * ring_bytes(cols) + std::int64_t{parts} * cols * 2; }
 };
 
@@ -37,8 +35,7 @@ __device__ inline void bring_share(const std::uint8_t* from, std::int64_t bytes)
   for (std::int64_t i = blockIdx.x * each + threadIdx.x; i < end; i += blockDim.x) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
 }
 
-/// Grid: [outputs / (16 kTiles), tiles of one pair]. With work.shares all tiles of the same outputs are a cluster. Where the
-/// router has logits there is a block more, which routes a row beside dense products.
+/// Grid: [outputs / (16 kTiles), tiles of one pair]. Where the router has logits there is a block more, which routes a row beside dense products.
 template <Form kForm, int kMatrices, int kParts, int kTiles>
 __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices, kTiles>::kBlocks) one_row(const __grid_constant__ tiles::Works works, const __grid_constant__ RouterArgs router) {
   using U = tiles::Unit<kForm>;
@@ -89,9 +86,7 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
     for (int unit = 0; unit < kStages; ++unit) fetch(unit);
   };
   cudaTriggerProgrammaticLaunchCompletion();
-  if constexpr (kOfExperts) {  // the table: it does not depend on who is chosen
-    if (const int line = (blockIdx.y * gridDim.x + blockIdx.x) * 128; thread == 0 && line < work.table_bytes) asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const std::uint8_t*>(work.experts) + line));
-  } else {
+  if constexpr (!kOfExperts) {
     fetch_first([&](int) { return work.w; });
     if (units > kStages) tiles::prefetch<kForm>(work.w, first, kOutputs, last, begin + kStages, begin + units);
     bring_share(works.soon, works.soon_bytes);
@@ -148,22 +143,14 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
 #pragma unroll
       for (int i = 0; i < kPieces; ++i) scale[i] = stage[kPieces * 512 + (i * 32 + lane) * 4 + quad], large = large || scale[i] > 128;
       const auto multiply_unit = [&](auto large_ones) {
-        constexpr int kWords = kAll > 2 ? 1 : 2;  // two at once where there are registers: fewer lanes meet in a bank
-        using Word = std::conditional_t<kWords == 2, uint2, uint1>;
 #pragma unroll 1
-        for (int j = 0; j < U::kEights; j += kWords) {
-          Word codes[kPieces];
+        for (int j = 0; j < U::kEights; ++j) {
+          uint4 parts[kParts];
 #pragma unroll
-          for (int i = 0; i < kPieces; ++i) codes[i] = *reinterpret_cast<const Word*>(mine + i * 512 + j * 4);
+          for (int p = 0; p < kParts; ++p) parts[p] = part(p, j);
+          const auto eight = [&](int i) { return U::template decode<large_ones.value, true>(*reinterpret_cast<const std::uint32_t*>(mine + i * 512 + j * 4), scale[i]); };
 #pragma unroll
-          for (int k = 0; k < kWords; ++k) {
-            uint4 parts[kParts];
-#pragma unroll
-            for (int p = 0; p < kParts; ++p) parts[p] = part(p, j + k);
-            const auto eight = [&](int i) { return U::template decode<large_ones.value, true>((&codes[i].x)[k], scale[i]); };
-#pragma unroll
-            for (int a = 0; a < kAll; ++a) tiles::multiply(acc[a], eight(2 * a), eight(2 * a + 1), parts);
-          }
+          for (int a = 0; a < kAll; ++a) tiles::multiply(acc[a], eight(2 * a), eight(2 * a + 1), parts);
         }
       };
       if (__any_sync(~0u, large)) multiply_unit(std::bool_constant<true>{});
@@ -175,13 +162,7 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
 #pragma unroll
       for (int a = 0; a < kAll; ++a) tiles::multiply(acc[a], *reinterpret_cast<const uint4*>(mine + 2 * a * 512), *reinterpret_cast<const uint4*>(mine + (2 * a + 1) * 512), parts);
     }
-    if constexpr (Shape::kOnce) end_pieces();
-    else fetch(unit + kStages);
-  }
-  if constexpr (kMatrices == 2 && Shape::kOnce) {  // its own weights are there: those of the pair's next product
-    const StoredMatrix w2 = rows.weight(2);
-    bring_share(w2.data, w2.rows * w2.row_bytes);
-    bring_share(w2.scales, w2.rows * w2.scale_row_bytes);
+    fetch(unit + kStages);
   }
   // All eight columns of an accumulator are the same row.
 #pragma unroll
@@ -196,20 +177,7 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
       for (int m = 0; m < kMatrices; ++m) total[m] += sums[s][(output / 16 * kMatrices + m) * 16 + output % 16];
     }
     const float y = kMatrices == 2 ? plain::gated_unit(total[0], total[kMatrices - 1], work.glu) : total[0];
-    if (kTiles > 1 && work.shares) sums[0][output] = y;  // nobody else reads this output's
-    else if (first + output <= last) rows.y(0)[first + output] = y;
-  }
-  if constexpr (kTiles > 1) {
-    if (!work.shares) return;
-    // The row's choices, in their order.
-    auto cluster = cooperative_groups::this_cluster();
-    cluster.sync();
-    for (int output = thread; output < kOutputs && blockIdx.y == 0 && first + output <= last; output += threads) {
-      float sum = 0;
-      for (unsigned pair = 0; pair < gridDim.y; ++pair) sum = __fmaf_rn(work.shares[pair], cluster.map_shared_rank(sums[0], pair)[output], sum);
-      work.sum[first + output] = work.add ? sum + work.add[first + output] : sum;
-    }
-    cluster.sync();  // nobody leaves while others read
+    if (first + output <= last) rows.y(0)[first + output] = y;
   }
 }
 
