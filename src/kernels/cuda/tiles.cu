@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/cuda/delta_launch.cuh"
-#include "kernels/cuda/sm90/one_row.cuh"
+#include "kernels/cuda/sm90/chosen_rows.cuh"
 #include "kernels/cuda/sm90/streamed_products.cuh"
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
@@ -144,6 +144,23 @@ bool experts_one(const Work& work, Form form, int matrices, int parts, std::int6
   with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) {
     if (matrices == 2) taken = one<f.value, 2, p.value, 1>({&work, 1}, pairs, stream);
     else taken = one<f.value, 1, p.value, 2>({&work, 1}, pairs, stream);
+  });
+  return taken;
+}
+
+/// Four blocks of a multiprocessor, or other kernels have more bytes on their way.
+constexpr std::int64_t kMostChosenBytes = 227 * 1024 / 4 - 2048;
+bool experts_chosen(const Work& up, const Work& down, int parts, std::int64_t pairs, cudaStream_t stream) {
+  using Up = sm90::ChosenShape<2, 1>;
+  using Down = sm90::ChosenShape<1, 2>;
+  bool taken = false;
+  with_form<Form::kMx>(Form::kMx, parts, [&](auto, auto p) {
+    const std::int64_t up_bytes = Up::bytes(up.cols, p.value), down_bytes = Down::bytes(down.cols, p.value);
+    taken = up.outputs % 16 == 0 && down.outputs % 16 == 0 && std::max(up_bytes, down_bytes) <= kMostChosenBytes;
+    if (!taken) return;
+    const auto rows = static_cast<unsigned>(pairs);
+    launch_early(sm90::chosen_rows<2, p.value, 1>, dim3(plain::divide_up(up.outputs, 16), rows), 32 * Up::warps(up.cols), up_bytes, stream, kName, up);
+    launch_early(sm90::chosen_rows<1, p.value, 2>, dim3(plain::divide_up(down.outputs, 32), rows), 32 * Down::warps(down.cols), down_bytes, stream, kName, down);
   });
   return taken;
 }

@@ -42,6 +42,7 @@ struct Work {
   GluParams glu{};
   bool mxfp8 = false;            ///< weights are MXFP4: an activation is one BF16 number, rounded to MXFP8
   const float* up = nullptr;     ///< x is glu(x, up), of one row (one_row.cuh) or a batch (batch_products.cuh)
+  int table_bytes = 0;           ///< of `experts` (chosen_rows.cuh)
 };
 template <Form kForm, int kParts>
 constexpr bool kMayRound = kForm == Form::kMx && kParts == 1;
