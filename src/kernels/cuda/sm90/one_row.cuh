@@ -18,7 +18,7 @@ using plain::StoredMatrix;
 template <Form kForm, int kMatrices, int kTiles>
 struct OneRowShape {
   static constexpr int kAll = kMatrices * kTiles, kPieces = 2 * kAll;  ///< 16 bytes a lane: rows g and g + 8 of each 16 outputs
-  static constexpr int kStages = kForm == Form::kMx ? 2 : 8 / kAll, kBlocks = kForm == Form::kMx ? 4 : 3;  ///< blocks of a multiprocessor
+  static constexpr int kStages = kForm == Form::kMx ? 2 : 8 / kAll, kBlocks = kForm == Form::kMx && kAll > 1 ? 4 : 3;  ///< blocks of a multiprocessor
   static constexpr int kStageBytes = kPieces * 32 * (kForm == Form::kMx ? 20 : 16);
   __host__ __device__ static int each(int cols) { return (cols / tiles::Unit<kForm>::kColumns + tiles::kSegments - 1) / tiles::kSegments; }
   __host__ __device__ static int ring_bytes(int cols) { return (each(cols) < kStages ? each(cols) : kStages) * kStageBytes; }
