@@ -43,12 +43,12 @@ TEST(Checkpoint, OpensTheGoldenFolderOfTwoShards) {
   ASSERT_TRUE(checkpoint) << checkpoint.error().text();
   EXPECT_EQ(checkpoint->shards().size(), 2u);
   EXPECT_EQ(checkpoint->tensor_bytes(), 2298144u);  // metadata.total_size of its index
-  EXPECT_EQ(checkpoint->file_bytes(), fs::file_size(folder / "model-00001-of-00002.safetensors") +
-                                          fs::file_size(folder / "model-00002-of-00002.safetensors"));
+  EXPECT_EQ(checkpoint->file_bytes(), fs::file_size(folder / "model-1.safetensors") +
+                                          fs::file_size(folder / "model-2.safetensors"));
   const TensorEntry* head = checkpoint->find("language_model.lm_head.weight");
   ASSERT_NE(head, nullptr);
   EXPECT_EQ(describe(*head), "BF16 [240, 64]");
-  EXPECT_EQ(checkpoint->shards()[head->shard].path.filename(), "model-00002-of-00002.safetensors");
+  EXPECT_EQ(checkpoint->shards()[head->shard].path.filename(), "model-2.safetensors");
   const Tensor view = checkpoint->view("language_model.lm_head.weight");
   EXPECT_EQ(view.bytes(), 240 * 64 * 2);
   EXPECT_EQ(checkpoint->find("language_model.lm_head"), nullptr);
