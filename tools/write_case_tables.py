@@ -45,13 +45,13 @@ def utf8(text):
     return '"' + "".join(f"\\x{byte:02x}" for byte in text.encode()) + '"'
 
 
-def rows(items, width=110):
-    line = "   "
+def rows(items, width=150):
+    line = ""
     for item in items:
-        if len(line) + len(item) + 2 > width:
+        if len(line) + len(item) + 1 > width:
             print(line)
-            line = "   "
-        line += f" {item},"
+            line = ""
+        line += f"{item},"
     print(line)
 
 
@@ -72,13 +72,13 @@ def main():
     print("struct CodeRange { std::uint32_t first, last; };\n")
     for name, function in (("Upper", str.upper), ("Lower", str.lower)):
         runs, special = mapping(function)
-        array("CaseRun", f"k{name}Runs", [f"{{0x{a:x},0x{b:x},{s},{d}}}" for a, b, s, d in runs])
-        array("CaseSpecial", f"k{name}Specials", [f"{{0x{c:x},{utf8(m)}}}" for c, m in special])
+        array("CaseRun", f"k{name}Runs", [f"{{{a},{b},{s},{d}}}" for a, b, s, d in runs])
+        array("CaseSpecial", f"k{name}Specials", [f"{{{c},{utf8(m)}}}" for c, m in special])
     differ = [(c, chr(c).title()) for c in CODE_POINTS if chr(c).title() != chr(c).upper()]
     print("/// Where title case is not upper case.")
-    array("CaseSpecial", "kTitleSpecials", [f"{{0x{c:x},{utf8(m)}}}" for c, m in differ])
+    array("CaseSpecial", "kTitleSpecials", [f"{{{c},{utf8(m)}}}" for c, m in differ])
     print("/// What repr() of a string escapes.")
-    array("CodeRange", "kUnprintable", [f"{{0x{a:x},0x{b:x}}}" for a, b in unprintable()])
+    array("CodeRange", "kUnprintable", [f"{{{a},{b}}}" for a, b in unprintable()])
     print("// clang-format on\n\n}  // namespace palimpsest::text::jinja")
 
 
