@@ -72,12 +72,15 @@ __device__ inline float power_of_two(int e) { return __int_as_float((e + 127) <<
 __device__ inline int exponent_of(float x) { return min(max((__float_as_int(x) >> 23) - 127, -126), 126); }  ///< x >= 0
 
 /// Sums are there; the compiler, which does not know of the wait, reads them no sooner.
-__device__ inline void arrived(float& x) { asm volatile("" : "+f"(x)::"memory"); }
-__device__ inline void arrived(int& x) { asm volatile("" : "+r"(x)::"memory"); }
-template <class T, int kCount>
-__device__ void arrived(T (&x)[kCount]) {
+template <int kCount>
+__device__ void arrived(float (&x)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) arrived(x[i]);
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
+}
+template <int kCount>
+__device__ void arrived(int (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(x[i])::"memory");
 }
 
 /// The warpgroup that finds scores and weights.
@@ -384,25 +387,47 @@ struct CodesMixer {
   }
 };
 
+/// Asks for the tiles of all items of this block: one warp, lanes ask for the boxes of a chunk side by side.
 template <int N>
 __device__ void fetch_codes(const LatentDecodeArgs& a, const DecodeWorkspace& work, const CUtensorMap* map, int box_rows) {
   using Memory = CodesMemory<N>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const std::int64_t tokens = a.list.blocks.sizes[1];
+  const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTile / box_rows, blocks = work.padded_heads / N;
+  const auto block_tokens = static_cast<unsigned>(a.list.blocks.sizes[1]);
   RingPlace<Memory::kTiles> place;
-  fetch_tiles(a, work, box_rows, 0, Memory::queries(), Memory::queries_full(), Memory::queries_empty(), [&](int asked, int row, int block) {
-    std::uint64_t* const full = Memory::full() + place.slot;
-    barrier_wait(Memory::empty() + place.slot, place.turn ^ 1);
-    if (lane == 0) barrier_expect(full, asked * box_rows * (kListRow + 8));
-    __syncwarp();
-    if (lane < asked) {
-      unsigned char* const to = Memory::codes() + place.slot * kCodesBytes + lane * box_rows * 64;
-      for (int c = 0; c < 9; ++c) ask<false>({map, c * 64, row, block}, to + c * kChunkBytes, full);
-      const auto* scales = static_cast<const unsigned char*>(a.list.blocks.data) + block * a.list.blocks.strides[0] + tokens * kListRow + row * 8;
-      copy_bulk(Memory::scales() + place.slot * kTile + lane * box_rows, scales, box_rows * 8, full);
+  DecodeItems items{a, work.most_splits, lane};
+  DecodeItem item;
+  int item_turn = 0;
+  for (int k = static_cast<int>(blockIdx.x); items.find(k / blocks, item); k += static_cast<int>(gridDim.x), item_turn ^= 1) {
+    const auto* table = static_cast<const std::int32_t*>(a.list.table.data) + item.slot * a.list.table.strides[0];
+    const auto block_of = [&](int tile_begin) {  // of this lane's box
+      const int token = tile_begin + lane * box_rows;
+      return lane < boxes && token < item.end ? table[static_cast<unsigned>(token) / block_tokens] : 0;
+    };
+    int later = block_of(item.begin);
+    for (int begin = item.begin; begin < item.end; begin += kTile, place.advance(1)) {
+      const int block = later, asked = min(boxes, (item.end - begin + box_rows - 1) / box_rows);
+      later = block_of(begin + kTile);
+      const auto row = static_cast<int>(static_cast<unsigned>(begin + lane * box_rows) % block_tokens);
+      std::uint64_t* const full = Memory::full() + place.slot;
+      barrier_wait(Memory::empty() + place.slot, place.turn ^ 1);
+      if (lane == 0) barrier_expect(full, asked * box_rows * (kListRow + 8));
+      __syncwarp();
+      if (lane < asked) {
+        unsigned char* const to = Memory::codes() + place.slot * kCodesBytes + lane * box_rows * 64;
+        for (int c = 0; c < 9; ++c) ask<false>({map, c * 64, row, block}, to + c * kChunkBytes, full);
+        const auto* scales = static_cast<const unsigned char*>(a.list.blocks.data) + block * a.list.blocks.strides[0] + block_tokens * kListRow + row * 8;
+        copy_bulk(Memory::scales() + place.slot * kTile + lane * box_rows, scales, box_rows * 8, full);
+      }
+      if (begin == item.begin && lane == 0) {  // the first tile is on its way while the item before still needs its queries
+        if (k == static_cast<int>(blockIdx.x)) await_kernel_before();
+        barrier_wait(Memory::queries_empty(), item_turn ^ 1);
+        barrier_expect(Memory::queries_full(), Memory::kQueries);
+        copy_bulk(Memory::queries(), work.queries + (static_cast<std::int64_t>(item.row) * blocks + k % blocks) * Memory::kQueries, Memory::kQueries,
+                  Memory::queries_full());
+      }
+      __syncwarp();
     }
-    place.advance(1);
-  });
+  }
 }
 
 /// Blocks take items in turn, an item once for every N heads.
@@ -428,18 +453,23 @@ __global__ void __launch_bounds__(kCodesThreads, 1)
   }
   allow_kernel_after();
   __syncthreads();
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, blocks = work.padded_heads / N;
+  const auto each_item = [&](auto& worker) {
+    DecodeItems items{a, work.most_splits, lane};
+    DecodeItem item;
+    for (int k = static_cast<int>(blockIdx.x); items.find(k / blocks, item); k += static_cast<int>(gridDim.x)) worker.item(item, k % blocks * N);
+  };
   if (warp >= 12) {
     registers_down<kFetchRegisters>();
     if (warp == 12) fetch_codes<N>(a, work, &map, box_rows);
   } else if (warp >= 4) {
     registers_up<kMixRegisters>();
     CodesMixer<N> worker{a, work, warp / 4 - 1, warp % 4, lane};
-    each_item(a, work, [&](const DecodeItem& item, int rank) { worker.item(item, rank * N); });
+    each_item(worker);
   } else {
     registers_up<kScoreRegisters>();
     CodesScorer<N> worker{a, work, warp, lane};
-    each_item(a, work, [&](const DecodeItem& item, int rank) { worker.item(item, rank * N); });
+    each_item(worker);
   }
 }
 

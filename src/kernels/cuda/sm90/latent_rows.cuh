@@ -95,13 +95,4 @@ struct DecodeItems {
   }
 };
 
-/// f(item, which of its heads' blocks) of all that this block does, in turn: an item once for every block of heads, side by side in the grid.
-template <class F>
-__device__ void each_item(const LatentDecodeArgs& a, const DecodeWorkspace& work, F f) {
-  const int blocks = work.padded_heads / work.block_heads;
-  DecodeItems items{a, work.most_splits, static_cast<int>(threadIdx.x) % 32};
-  DecodeItem item;
-  for (int k = static_cast<int>(blockIdx.x); items.find(k / blocks, item); k += static_cast<int>(gridDim.x)) f(item, k % blocks);
-}
-
 }  // namespace palimpsest::cuda::sm90
