@@ -103,8 +103,8 @@ struct CodesScorer {
   __device__ int row() const { return 16 * warp + lane / 4; }
   __device__ int buffer() const { return tiles_done & 1; }
 
-  __device__ static void multiply(int (&d)[N], int g, std::uint32_t codes) {
-    const std::uint32_t queries = operand(shared_address(Memory::queries()));
+  __device__ void multiply(int (&d)[N], int g) const {
+    const std::uint32_t codes = operand(shared_address(Memory::codes())) + place.slot * (kCodesBytes >> 4), queries = operand(shared_address(Memory::queries()));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < (g < 2 ? 3 : 4 - g); ++i) {
@@ -133,10 +133,8 @@ struct CodesScorer {
   /// In powers of two; tokens out of sight have none. Hands the tile back.
   __device__ void find_scores(int valid) {
     barrier_wait(Memory::full() + place.slot, place.turn);
-    // From one lane, so that the compiler sees that it is the same for all.
-    const std::uint32_t codes = __shfl_sync(~0u, operand(shared_address(Memory::codes())) + place.slot * (kCodesBytes >> 4), 0);
     int part[kBuffers][N];
-    multiply(part[0], 0, codes);
+    multiply(part[0], 0);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint2 x = row() + 8 * i < valid ? Memory::scales()[place.slot * kTile + row() + 8 * i] : uint2{};
@@ -146,14 +144,14 @@ struct CodesScorer {
 #pragma unroll
     for (int g = 0; g < 4; ++g) {
       if (kBuffers == 2 && g < 3) {
-        multiply(part[(g + 1) % kBuffers], g + 1, codes);
+        multiply(part[(g + 1) % kBuffers], g + 1);
         wgmma_wait<1>();
       } else {
         wgmma_wait<0>();
       }
       if (g == 3) warp_arrive(Memory::empty() + place.slot);
       add_group(part[g % kBuffers], g);
-      if (kBuffers == 1 && g < 3) multiply(part[0], g + 1, codes);
+      if (kBuffers == 1 && g < 3) multiply(part[0], g + 1);
     }
     if (valid >= kTile) return;
 #pragma unroll
