@@ -21,7 +21,7 @@ sm90::DecodeWorkspace workspace(const LatentDecodeArgs& args, std::int64_t max_l
   const bool codes = args.list.q8.defined();
   if (codes) work.block_heads = work.padded_heads % 48 == 0 ? 48 : std::min(work.padded_heads, 32);
   else work.block_heads = heads > 64 ? work.padded_heads / 2 : work.padded_heads;
-  work.image_bytes = work.block_heads * (sm90::kListRow * 2 + (codes ? 16 : 0));
+  work.image_bytes = work.block_heads * (sm90::kListRow * 2 + (codes ? 4 : 0));
   work.sums = reinterpret_cast<float2*>(at + room.queries);
   work.mixes = reinterpret_cast<float*>(at + room.queries + room.sums);
   work.splits = static_cast<int>(room.splits);

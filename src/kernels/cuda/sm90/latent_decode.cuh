@@ -79,12 +79,11 @@ struct RingPlace {
   }
 };
 
-/// Warpgroups meet; true where any thread said so.
-template <int kThreads = 256>
-__device__ bool meet_any(bool flag) {
+/// Two warpgroups meet; true where any thread said so.
+__device__ inline bool meet_any(bool flag) {
   int any;
   asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbarrier.cta.red.or.pred q, 1, %2, p;\nselp.b32 %0, 1, 0, q;\n}\n" : "=r"(any) : "r"(static_cast<int>(flag)), "n"(kThreads) : "memory");
+      "{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbarrier.cta.red.or.pred q, 1, 256, p;\nselp.b32 %0, 1, 0, q;\n}\n" : "=r"(any) : "r"(static_cast<int>(flag)) : "memory");
   return any != 0;
 }
 __device__ inline void meet(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
@@ -492,7 +491,7 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
   } else {
     registers_up<kComputeRegisters>();
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    DecodeWorker<N, kBlocks> worker{a, work, memory, warp / 4, warp % 4, lane, static_cast<int>(threadIdx.x) % 128, rank * N, a.scale * kLog2E};
+    DecodeWorker<N, kBlocks> worker{a, work, memory, warp / 4, warp % 4, lane, static_cast<int>(threadIdx.x) % 128, rank * N, a.scale * 1.44269504f};
     DecodeItems items{a, work.most_splits, lane};
     DecodeItem item;
     for (int k = static_cast<int>(blockIdx.x / kBlocks); items.find(k, item); k += static_cast<int>(gridDim.x / kBlocks)) worker.item(item);

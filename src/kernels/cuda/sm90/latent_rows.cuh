@@ -14,8 +14,8 @@ inline constexpr int kKeyChannels = 128, kValueChannels = 128;
 
 /// Where the kernels of one call leave what the next ones need.
 struct DecodeWorkspace {
-  /// [R, padded heads / block_heads] images of q': nine BF16 tiles [block_heads, 64], shared key channels first, swizzled. For codes I8 tiles
-  /// [2 block_heads, 64], whose rows are those of heads, high parts before low ones, and F32 [4 groups, block_heads] by which integers are multiplied.
+  /// [R, padded heads / block_heads] images of q': nine BF16 tiles [block_heads, 64], shared key channels first, swizzled. For codes F16 tiles, each
+  /// 16 columns in the order of code_column(), and F32 [block_heads] behind them by which they are to be multiplied.
   unsigned char* queries;
   int block_heads;         ///< heads of a block
   int image_bytes;
@@ -26,9 +26,8 @@ struct DecodeWorkspace {
   int most_splits;         ///< of any row, a matter of the number of heads
 };
 
-/// Byte offset in a tile of rows of 64 bytes with a 64-byte swizzle, which begins at a multiple of 512 bytes.
-__device__ inline int swizzled_codes(int row, int column) { return row * 64 + (((column >> 4) ^ (row >> 1 & 3)) << 4) + (column & 15); }
-inline constexpr float kLog2E = 1.44269504f;
+/// Where column c of the list is in the image for codes: two codes of a word go to the tensor cores together, the first and third before the others.
+__device__ inline int code_column(int c) { return (c & ~15) + c % 16 / 2 + c % 2 * 8; }
 
 /// The kernels of one call follow each other without a gap: each is launched while the one before still runs, and waits before it touches what
 /// that one writes.
