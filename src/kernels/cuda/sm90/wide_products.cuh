@@ -69,13 +69,11 @@ struct WideShape {
   static constexpr int kScales = kWideWeights * 32;  ///< of MXFP4: where they lie behind the codes
   static constexpr int kWeightBytes = kForm == Form::kBF16 ? kWideWeights * 128 : 5120;
   static constexpr int kPartBytes = kRows * 128, kImageBytes = kParts * kPartBytes, kStageBytes = kWeightBytes + kImageBytes;
-  /// Sums leave by rounds of so many rows of 64 outputs, through memory of each warpgroup; rows lie so far apart that no two lanes meet in a bank.
-  static constexpr int kOutRows = kRows > 128 ? 48 : 32, kOutPitch = 68, kOutBytes = 2 * kOutRows * kOutPitch * 4, kFree = 232448 - 1024 - 256 - kOutBytes;
-  static_assert(kRows % kOutRows == 0 && (kMatrices == 1 || kOutRows == 32));
+  static constexpr int kOutBytes = kMatrices == 2 ? (kForm == Form::kMx ? 2 : kParts) * kPartBytes : 0, kFree = 232448 - 1024 - 256 - kOutBytes;
   static constexpr int kStages = kFree / kStageBytes < 10 ? kFree / kStageBytes : 10;
   static constexpr int kBehind = (kStages - 1) / 2;  ///< chunks between the two that multiply
   /// Sums take 2 x kRows / 2 registers of those who multiply.
-  static constexpr int kFetchRegisters = kRows > 128 ? 40 : 56, kMultiplyRegisters = kRows > 128 ? 232 : 224;
+  static constexpr int kFetchRegisters = kRows > 128 ? 40 : 72, kMultiplyRegisters = kRows > 128 ? 232 : 216;
   static constexpr int kBytes = kStages * kStageBytes + kOutBytes + 256 + 1024;
   static_assert(kStages >= 2);
 };
@@ -110,7 +108,7 @@ struct WideOutputs {
     const int l = within(a);
     return kForm == Form::kBF16 ? 64 * block + l : 128 * (block / 2) + 32 * (l / 16) + 16 * (block % 2) + l % 16;
   }
-  /// Of two matrices: which output of chunk `block` of the image of what comes out, such that a warpgroup makes half of the positions (wide_glu()).
+  /// Of two matrices: which output of chunk `block` of the image of what comes out, such that a warpgroup makes half of the positions.
   __device__ static int within(int a) {
     const int l = a / 16 * 8 + a % 8;
     return kForm == Form::kBF16 ? l : l % 32 / 8 * 16 + l / 32 * 8 + l % 8;
@@ -134,7 +132,6 @@ struct WideMemory {
   __device__ std::uint8_t* weights(int stage) const { return base + stage * Shape::kStageBytes + Shape::kImageBytes; }
   __device__ std::uint8_t* image(int stage) const { return base + stage * Shape::kStageBytes; }
   __device__ std::uint8_t* out() const { return base + Shape::kStages * Shape::kStageBytes; }
-  __device__ float* out(int warpgroup) const { return reinterpret_cast<float*>(out()) + warpgroup * Shape::kOutRows * Shape::kOutPitch; }
   __device__ std::uint64_t* full(int stage) const { return reinterpret_cast<std::uint64_t*>(out() + Shape::kOutBytes) + stage; }
   __device__ std::uint64_t* empty(int stage) const { return full(Shape::kStages + stage); }
 };
@@ -297,115 +294,103 @@ __device__ void wide_sums(const WideJob& job, const WideMemory<kForm, kRows, kMa
   ring.next(Shape::kStages);
 }
 
-/// Rows of sums that a warpgroup has put down, [row][kPitch], to y. `row`: of this thread in y, -1: none; first: of the round in the tile.
-template <int kRows, int kPitch>
-__device__ void wide_store(const tiles::Work& work, const Tile& tile, const float* out, int thread, int row, int first, int output) {
-  const int left = min(64, work.outputs - output);
+/// Sums to y.
+template <int kRows>
+__device__ void wide_store(const tiles::Work& work, const Tile& tile, int output, const float (&total)[kRows / 2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  int rows[kRows / 32];  // of y, 32 over the lanes
+#pragma unroll
+  for (int i = 0; i < kRows / 32; ++i) {
+    const int n = tile.begin + min(32 * i + lane, tile.count - 1);
+    rows[i] = work.tiles ? work.pairs[n] : n;
+  }
+  const std::int64_t stride = work.y_stride;
   float* const y = work.y + output;
-  if (work.rounded) {  // an even number of outputs, of dense products
-    for (int i = thread; i < kRows * 32; i += 128) {
-      const int n = i / 32, o = i % 32 * 2;
-      auto* const to = reinterpret_cast<std::uint16_t*>(work.y) + (tile.begin + first + n) * work.y_stride + output + o;
-      if (first + n < tile.count && o < left) *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(out[n * kPitch + o], out[n * kPitch + o + 1]);
-    }
-  } else if (((reinterpret_cast<std::uintptr_t>(work.y) | work.y_stride * 4 | work.outputs * 4) & 15) == 0) {
-    if (row >= 0 && left > 0) copy_bulk_out(y + row * work.y_stride, out + thread * kPitch, left * 4);
-  } else {
-    for (int i = thread; i < kRows * 64; i += 128) {
-      const int n = i / 64, o = i % 64, at = tile.begin + first + n;
-      if (first + n < tile.count && o < left) y[(work.tiles ? work.pairs[at] : at) * work.y_stride + o] = out[n * kPitch + o];
+  const bool first = output < work.outputs, second = output + 8 < work.outputs;
+#pragma unroll
+  for (int b = 0; b < kRows / 8; ++b) {
+    if (b % 4 == 0 && 8 * b >= tile.count) break;
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      float* const to = y + __shfl_sync(~0u, rows[b / 4], b % 4 * 8 + 2 * quad + c) * stride;
+      const bool there = 8 * b + 2 * quad + c < tile.count;
+      if (there && first) to[0] = total[4 * b + c];
+      if (there && second) to[8] = total[4 * b + 2 + c];
     }
   }
 }
 
-/// glu() of 32 rows of sums of two matrices to a warpgroup's half of one chunk of an image of `rows` rows of BF16 numbers, like those that piece_of()
-/// makes: a thread has eight positions. whole: the halves of F32 numbers instead of two parts, for round_halves, since the 32 numbers of a scale are
-/// made by both blocks of a cluster.
-template <Form kForm, int kPitch, int kParts>
-__device__ void wide_glu(const GluParams& glu, bool whole, const float* out, std::uint8_t* to, int thread, int half, int first, int rows) {
-  const int piece = thread % 4, row = first + thread / 4;
-  float rest[8], up[8];
+/// The same of dense products to BF16: lanes of neighbouring outputs write two of them, one lane in one row and one in the next.
+template <int kRows>
+__device__ void wide_store_rounded(const tiles::Work& work, const Tile& tile, int output, const float (&total)[kRows / 2]) {
+  const int quad = static_cast<int>(threadIdx.x) % 4, second = output % 2;
+  auto* const y = reinterpret_cast<std::uint16_t*>(work.y) + output - second;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const float* const from = out + thread / 4 * kPitch + 16 * (j / 2) + (kForm == Form::kBF16 ? 2 * piece + j % 2 : piece + j % 2 * 4);
-    rest[j] = from[0], up[j] = from[8];
-  }
-  if (glu.kind == Glu::kSwiglu) {  // asked once for all
+  for (int b = 0; b < kRows / 8; ++b) {
+    const int n = 8 * b + 2 * quad + second;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) rest[j] = rest[j] * plain::sigmoid(rest[j]) * up[j];
-  } else {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) rest[j] = plain::gated_unit(rest[j], up[j], glu);
-  }
-  to += row * 128 + ((4 * half + piece) ^ row % 8) * 16;
-  if (tiles::kMayRound<kForm, kParts> && whole) {
-    uint4 upper, lower;
-    std::uint32_t *const u = &upper.x, *const l = &lower.x;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const std::uint32_t a = __float_as_uint(rest[2 * j]), b = __float_as_uint(rest[2 * j + 1]);
-      u[j] = __byte_perm(a, b, 0x7632), l[j] = __byte_perm(a, b, 0x5410);
+    for (int r = 0; r < 2; ++r) {
+      const float even = total[4 * b + 2 * r], odd = total[4 * b + 2 * r + 1], other = __shfl_xor_sync(~0u, second ? even : odd, 4);
+      const std::uint32_t word = second ? pack_bf16(other, odd) : pack_bf16(even, other);
+      if (n < tile.count && output + 8 * r < work.outputs) *reinterpret_cast<std::uint32_t*>(y + (tile.begin + n) * work.y_stride + 8 * r) = word;
     }
-    *reinterpret_cast<uint4*>(to) = upper;
-    *reinterpret_cast<uint4*>(to + rows * 128) = lower;
-    return;
-  }
-#pragma unroll
-  for (int p = 0; p < kParts; ++p) {
-    uint4 words;
-    std::uint32_t* const word = &words.x;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      word[j] = pack_bf16(rest[2 * j], rest[2 * j + 1]);
-      const float2 rounded = unpack_bf16(word[j]);
-      rest[2 * j] -= rounded.x;
-      rest[2 * j + 1] -= rounded.y;
-    }
-    *reinterpret_cast<uint4*>(to + p * rows * 128) = words;
   }
 }
 
-/// What a warpgroup does with its sums. Copies may be on their way from its memory when it returns.
-template <Form kForm, int kRows, int kMatrices, int kParts>
-__device__ void wide_leave(const WideJob& job, const WideMemory<kForm, kRows, kMatrices, kParts>& m, const WideOutputs<kForm, kMatrices>& outputs, int row_tile, int which,
-                           int rows, const float (&total)[kRows / 2]) {
-  using Shape = WideShape<kForm, kRows, kMatrices, kParts>;
-  constexpr int kOutRows = Shape::kOutRows, kRounds = kRows / kOutRows, kPitch = Shape::kOutPitch;
-  const tiles::Work& work = *outputs.work;
-  const Tile tile = work.tiles ? work.tiles[row_tile] : Tile{0, row_tile * kRows, min(kRows, work.rows - row_tile * kRows)};
-  const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
-  float* const out = m.out(which);
-  float* const own = out + lane % 4 * 2 * kPitch + thread / 32 * 16 + lane / 4;
-  const auto row_of_y = [&](int round) {
-    const int n = round * kOutRows + thread;
-    if (kMatrices == 2 || thread >= kOutRows || n >= tile.count) return -1;
-    return work.tiles ? work.pairs[tile.begin + n] : tile.begin + n;
-  };
-  int next = row_of_y(0);  // asked for a round ahead
-#pragma unroll(kMatrices == 1 ? kRounds : 1)
-  for (int i = 0; i < kRounds; ++i) {
-    if (i * kOutRows >= rows) break;
-    wait_copies_out();
-    warpgroup_meets(which);  // what was there has left
-    const int y_row = next;
-    next = row_of_y(i + 1);
+/// glu() of two sums to a warpgroup's half of one chunk of an image of BF16 numbers, like those that image_of makes. l: the output within the chunk.
+/// whole: the halves of F32 numbers instead of two parts, for round_halves, since the 32 numbers of a scale are made by both blocks of a cluster.
+template <Form kForm, int kRows, int kParts>
+__device__ void wide_glu(const GluParams& glu, bool whole, std::uint8_t* out, int l, int rows, float (&total)[kRows / 2]) {
+  constexpr int kApart = tiles::Unit<kForm>::kApart;
+  const int quad = static_cast<int>(threadIdx.x) % 4;
+  const bool second = (l & kApart) != 0;  // of the two outputs of a word
+  const int first = l & ~kApart, e = kForm == Form::kBF16 ? first % 8 : first % 8 * 2;
+  const int half = kForm == Form::kBF16 ? first / 32 : first % 16 / 8, quad_of_word = kForm == Form::kBF16 ? first % 32 / 8 : first / 16;
+  const int position = 32 * half + e / 4 * 16 + e / 2 % 2 * 8 + 2 * quad_of_word;
 #pragma unroll
-    for (int round = 0; round < kRounds; ++round) {
-      if (round != i) continue;
+  for (int group = 0; group < kRows / 32; ++group) {
+    if (32 * group >= rows) break;
+    float* const of = total + 16 * group;  // 32 rows
+    if (glu.kind == Glu::kSwiglu) {  // asked once for all
 #pragma unroll
-      for (int j = 0; j < kOutRows / 2; ++j) own[(j / 4 * 8 + j % 2) * kPitch + j / 2 % 2 * 8] = total[round * kOutRows / 2 + j];
-    }
-    copies_follow();
-    warpgroup_meets(which);
-    if (outputs.idle) continue;
-    if constexpr (kMatrices == 2) {
-      const bool whole = tiles::kMayRound<kForm, kParts> && work.mxfp8;
-      const int parts = whole ? 2 : kParts;
-      std::uint8_t* const to = job.hidden + static_cast<std::int64_t>(row_tile) * job.blocks * parts * Shape::kPartBytes + outputs.block * (parts * rows * 128);
-      wide_glu<kForm, kPitch, kParts>(work.glu, whole, out, to, thread, which, i * kOutRows, rows);
+      for (int i = 0; i < 8; ++i) of[i / 2 * 4 + i % 2] = of[i / 2 * 4 + i % 2] * plain::sigmoid(of[i / 2 * 4 + i % 2]) * of[i / 2 * 4 + 2 + i % 2];
     } else {
-      wide_store<kOutRows, kPitch>(work, tile, out, thread, y_row, i * kOutRows, outputs.block * kWideWeights + 64 * which);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) of[i / 2 * 4 + i % 2] = plain::gated_unit(of[i / 2 * 4 + i % 2], of[i / 2 * 4 + 2 + i % 2], glu);
     }
+#pragma unroll
+    for (int b = 0; b < 4; ++b) {
+      const float x = of[4 * b], y = of[4 * b + 1];
+      // Of two rows a lane keeps the one whose word it writes.
+      const float other = __shfl_xor_sync(~0u, second ? x : y, 4 * kApart), own = second ? y : x;
+      float low = second ? other : own, high = second ? own : other;
+      std::uint8_t* to = out + swizzled(32 * group + 8 * b + 2 * quad + (second ? 1 : 0), position);
+      if constexpr (tiles::kMayRound<kForm, kParts>) {
+        if (whole) {
+          *reinterpret_cast<std::uint32_t*>(to) = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
+          *reinterpret_cast<std::uint32_t*>(to + rows * 128) = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x5410);
+          continue;
+        }
+      }
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        const std::uint32_t word = pack_bf16(low, high);
+        *reinterpret_cast<std::uint32_t*>(to) = word;
+        const float2 rounded = unpack_bf16(word);
+        low -= rounded.x;
+        high -= rounded.y;
+        to += rows * 128;
+      }
+    }
+  }
+}
+
+/// A warpgroup's half of a chunk of `rows` rows of 128 bytes to where it lies in memory.
+__device__ inline void store_half(std::uint8_t* to, const std::uint8_t* from, int rows, int half) {
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x) % 128; i < rows * 4; i += 128) {
+    const int row = i / 4, at = row * 128 + ((4 * half + i % 4) ^ row % 8) * 16;
+    *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(from + at);
   }
 }
 
@@ -423,13 +408,25 @@ __device__ void wide_multiply(const WideJob& job, const WideMemory<kForm, kRows,
     const WidePlace place(job, row_tiles, index, rank);
     const Outputs outputs(job, place.block);
     const tiles::Work& work = *outputs.work;
+    const Tile tile = work.tiles ? work.tiles[place.row_tile] : Tile{0, place.row_tile * kRows, min(kRows, work.rows - place.row_tile * kRows)};
     const int rows = rows_of<kRows>(work, place.row_tile);
     float total[kRows / 2];
     wide_sums(job, m, ring, row, rows, announced, total);
-    wide_leave(job, m, outputs, place.row_tile, which, rows, total);
+    if constexpr (kMatrices == 2) {
+      warpgroup_meets(which);  // what was there has been copied
+      const bool whole = tiles::kMayRound<kForm, kParts> && work.mxfp8;
+      const int parts = whole ? 2 : kParts;
+      wide_glu<kForm, kRows, kParts>(work.glu, whole, m.out(), Outputs::within(row), rows, total);
+      warpgroup_meets(which);
+      std::uint8_t* const to = job.hidden + static_cast<std::int64_t>(place.row_tile) * job.blocks * parts * Shape::kPartBytes + outputs.block * (parts * rows * 128);
+      if (!outputs.idle) store_half(to, m.out(), parts * rows, which);
+    } else if (work.rounded && !outputs.idle) {
+      wide_store_rounded<kRows>(work, tile, outputs.output(row), total);
+    } else if (!outputs.idle) {
+      wide_store<kRows>(work, tile, outputs.output(row), total);
+    }
     announced = -1;
   }
-  wait_copies_out();
   __syncwarp();
 }
 
