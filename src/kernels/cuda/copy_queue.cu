@@ -1,12 +1,8 @@
 #include "kernels/cuda/copy_queue.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <thread>
 
 #include "kernels/cuda/early_launch.cuh"
-#include "tensor/buffer.h"
 
 namespace palimpsest::cuda {
 namespace {
@@ -51,61 +47,6 @@ __global__ void __launch_bounds__(kThreads) move_rows(RowMoves moves, const std:
   }
 }
 
-/// A letter to the host, in pinned memory, and its answer.
-struct Mail {
-  void (*function)(void*);
-  void* argument;
-  alignas(64) unsigned asked;  ///< written by the device, taken back by the host
-  alignas(64) unsigned done;   ///< the other way round
-};
-
-__global__ void ask_host(Mail* mail, void (*function)(void*), void* argument) {
-  mail->function = function;
-  mail->argument = argument;
-  mail->done = 0;
-  __threadfence_system();
-  *const_cast<volatile unsigned*>(&mail->asked) = 1;
-}
-
-__global__ void await_host(const Mail* mail) {
-  while (*const_cast<const volatile unsigned*>(&mail->done) == 0) {
-  }
-  __threadfence_system();
-}
-
-/// A thread that reads letters: it polls while they come, and looks every few milliseconds when none have come for a while. Made for the first call,
-/// which is none of a recording's (ops/recordings.h).
-class Callee {
- public:
-  explicit Callee(Device& device) : memory_(sizeof(Mail), device, MemoryKind::kPinnedHost), thread_([this] { serve(); }) {}
-  ~Callee() {
-    stop_.store(true);
-    thread_.join();
-  }
-  Mail* mail() const { return reinterpret_cast<Mail*>(memory_.data()); }
-
- private:
-  void serve() {
-    using Clock = std::chrono::steady_clock;
-    constexpr auto kPolls = std::chrono::milliseconds(2);
-    const std::atomic_ref asked(mail()->asked), done(mail()->done);
-    for (auto last = Clock::now(); !stop_.load(std::memory_order_relaxed);) {
-      if (asked.load(std::memory_order_acquire) != 0) {
-        asked.store(0, std::memory_order_relaxed);
-        mail()->function(mail()->argument);
-        done.store(1, std::memory_order_release);
-        last = Clock::now();
-      } else if (const auto idle = Clock::now() - last; idle > kPolls) {
-        std::this_thread::sleep_for(std::min<Clock::duration>(idle / 16, std::chrono::milliseconds(5)));
-      }
-    }
-  }
-
-  Buffer memory_;
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
-};
-
 class CudaCopyQueue final : public CopyQueue {
  public:
   explicit CudaCopyQueue(Device& device) : device_(device) {
@@ -137,12 +78,7 @@ class CudaCopyQueue final : public CopyQueue {
   }
   void gather(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count) override { move(moves, rows, count, false); }
   void scatter(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count) override { move(moves, rows, count, true); }
-  void call(void (*function)(void*), void* argument) override {
-    if (!callee_) callee_ = std::make_unique<Callee>(device_);
-    ask_host<<<1, 1, 0, stream()>>>(callee_->mail(), function, argument);
-    await_host<<<1, 1, 0, stream()>>>(callee_->mail());
-    check(cudaGetLastError(), "calling the host");
-  }
+  void call(void (*function)(void*), void* argument) override { check(cudaLaunchHostFunc(stream(), function, argument), "calling the host"); }
 
  private:
   void move(std::span<const RowMove> moves, const std::int32_t* rows, std::int64_t count, bool scatters) {
@@ -158,7 +94,6 @@ class CudaCopyQueue final : public CopyQueue {
   }
   cudaStream_t stream() const { return static_cast<cudaStream_t>(device_.stream()); }
   Device& device_;
-  std::unique_ptr<Callee> callee_;
   cudaStream_t copies_ = nullptr;
   cudaEvent_t asked_ = nullptr, done_[kLanes] = {};
 };
