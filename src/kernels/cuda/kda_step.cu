@@ -80,7 +80,6 @@ struct LowTile {
 template <int kParts>
 __global__ void __launch_bounds__(32 * kWarps, kParts > 0 ? 1 : 2) step(const __grid_constant__ KdaStepArgs a, const Lows lows) {
   __shared__ __align__(16) Memory memory;
-  cudaTriggerProgrammaticLaunchCompletion();
   const DeltaPrepareArgs& in = a.in;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, channel = thread % kWidth, heads = static_cast<int>(gridDim.x);
   const std::int64_t h = blockIdx.x, n = blockIdx.y, slot = plain::as<const std::int32_t>(in.rows.slots)[n], c = h * kWidth + channel;
@@ -94,6 +93,7 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 0 ? 1 : 2) step(const __
     if (lows.gate.w) of_gate.fetch(lows.gate, h * kWidth + 16 * warp, lane);
   }
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
 
   // Warps 0 to 3: q, then v; 4 to 7: k, then the decay. Everything is asked for before any of it is used.
   const bool first = warp < kWarps / 2;

@@ -303,12 +303,10 @@ __device__ void sums_of(const uint4 (&x)[kParts], float (&sums)[4]) {
 
 struct Eight {
   float4 a, b;
-  /// kBeginsEarly: not by __ldg: what L1 keeps for loads that need not be coherent may be from before the kernel that wrote x.
-  template <int kGap = 4, bool kBeginsEarly = true>
+  template <int kGap = 4>
   __device__ void load(const float* row, int column) {
-    const auto *low = reinterpret_cast<const float4*>(row + column), *high = reinterpret_cast<const float4*>(row + column + kGap);
-    if constexpr (kBeginsEarly) a = *low, b = *high;
-    else a = __ldg(low), b = __ldg(high);
+    a = __ldg(reinterpret_cast<const float4*>(row + column));
+    b = __ldg(reinterpret_cast<const float4*>(row + column + kGap));
   }
   __device__ std::uint32_t largest(std::uint32_t bits = 0) const {
     bits = larger(larger(larger(larger(bits, a.x), a.y), a.z), a.w);

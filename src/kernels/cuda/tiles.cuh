@@ -113,9 +113,9 @@ __global__ void __launch_bounds__(kThreads, kMatrices * Unit<kForm>::kWords > 16
   const int first = place.block * 16 * kTiles, last = work.outputs - 1;
   const int each = units_of_segment<kForm>(work.cols), begin = segment * each, end = min(begin + each, work.cols / U::kColumns);
   // Weights do not depend on the kernel before: they come while it ends (few() launches so). Of blocks with many outputs L2 would not hold them.
-  cudaTriggerProgrammaticLaunchCompletion();
   if (kTiles == 1 && !work.experts && begin < end) prefetch<kForm>(work.w, first, 16 * kTiles, last, begin, end);
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   const Rows<kFewRows> rows(work, static_cast<int>(blockIdx.y));
   if (rows.tile.count <= 0) return;
   StoredMatrix w[kMatrices];
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, 1) many_rows(const __grid_constant__
     for (int u = 0; u < C::kUnits; ++u) {
       if (unit + u >= end) continue;
 #pragma unroll
-      for (int j = 0; j < U::kEights; ++j) brought[u * U::kEights + j].template load<U::kGap, false>(x, U::column(unit + u, j, thread % 4));
+      for (int j = 0; j < U::kEights; ++j) brought[u * U::kEights + j].template load<U::kGap>(x, U::column(unit + u, j, thread % 4));
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         U& to = weights[i / 2][i % 2][u];

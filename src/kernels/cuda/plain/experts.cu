@@ -91,10 +91,10 @@ struct Rounding {
 /// The first block sorts. Shared memory: [num_experts] counts, then where each expert's pairs go. A thread has `each` experts one after the other.
 __global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std::int32_t count, std::int32_t num_experts, std::int32_t tile_rows, Parts p, Rounding rounding) {
   extern __shared__ std::int32_t at[];
-  cudaTriggerProgrammaticLaunchCompletion();
   const auto thread = static_cast<std::int32_t>(threadIdx.x), each = (num_experts + 1023) / 1024;
   for (std::int32_t e = thread; blockIdx.x == 0 && e < num_experts; e += 1024) at[e] = 0;
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   if (blockIdx.x > 0) return rounding(static_cast<std::int64_t>(blockIdx.x - 1) * 1024 + thread);
   __syncthreads();
   const auto each_pair = [&](auto f) {  // eight ids are asked for at once

@@ -20,8 +20,8 @@ inline bool in_vectors(const Tensor& t) { return reinterpret_cast<std::uintptr_t
 
 template <class F>
 __global__ void each_element(std::int64_t n, F f) {
-  cudaTriggerProgrammaticLaunchCompletion();  // a kernel that waits for this one may begin
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();  // a kernel that waits for this one may begin
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < n) f(i);
 }
@@ -34,8 +34,8 @@ void for_each(std::int64_t n, F f, void* stream, const char* what) {
 
 template <class F>
 __global__ void each_row(F f) {
-  cudaTriggerProgrammaticLaunchCompletion();  // a kernel that waits for this one may begin
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();  // a kernel that waits for this one may begin
   f(static_cast<std::int64_t>(blockIdx.x));
 }
 /// Threads of a block that works on a row of `width` numbers.

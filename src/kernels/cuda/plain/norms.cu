@@ -34,7 +34,6 @@ template <bool kAdd>
 __global__ void __launch_bounds__(512) rms_vectors(RmsNormArgs a, const float4* added) {
   constexpr int kEach = 4;
   __shared__ float parts[16];
-  cudaTriggerProgrammaticLaunchCompletion();
   const std::int64_t t = blockIdx.x, vectors = a.x.sizes[1] / 4;
   auto* x = reinterpret_cast<float4*>(as<float>(a.x) + t * a.x.strides[0]);
   const auto* weight = as<const float4>(a.weight);
@@ -46,6 +45,7 @@ __global__ void __launch_bounds__(512) rms_vectors(RmsNormArgs a, const float4* 
     w[i] = c < vectors ? weight[c] : float4{};
   }
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const std::int64_t c = threadIdx.x + i * 512;
@@ -192,7 +192,6 @@ constexpr int kMostSources = 16;
 __global__ void __launch_bounds__(512) residual_vectors(AttentionResidualArgs a) {
   constexpr int kEach = 4, kWarps = 16;
   __shared__ float2 parts[kMostSources][kWarps];
-  cudaTriggerProgrammaticLaunchCompletion();
   const std::int64_t t = blockIdx.x, vectors = a.y.sizes[1] / 4;
   const int sources = static_cast<int>(a.sources.sizes[0]), warp = static_cast<int>(threadIdx.x) / 32;
   const auto source = [&](int j) { return reinterpret_cast<const float4*>(as<const float>(a.sources) + j * a.sources.strides[0] + t * a.sources.strides[1]); };
@@ -203,6 +202,7 @@ __global__ void __launch_bounds__(512) residual_vectors(AttentionResidualArgs a)
     w[i] = c < vectors ? as<const float4>(a.w)[c] : float4{};
   }
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
 #pragma unroll 2
   for (int j = 0; j < sources; ++j) {
     float squares = 0, dot = 0;

@@ -82,7 +82,6 @@ __global__ void __launch_bounds__(32) route(RouterArgs a) {
 template <int kEach>
 __global__ void __launch_bounds__(32) route_in_registers(RouterArgs a) {
   extern __shared__ float scores[];
-  cudaTriggerProgrammaticLaunchCompletion();
   route_row<kEach>(a, blockIdx.x, scores);
 }
 

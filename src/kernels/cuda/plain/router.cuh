@@ -21,6 +21,7 @@ __device__ void route_row(const RouterArgs& a, std::int64_t t, float* scores) {
   };
   each([&](int j, int e) { bias[j] = a.bias.defined() ? as<const float>(a.bias)[e] : 0.0f; });
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   each([&](int j, int e) { score[j] = logits[e]; });
   if (a.score == RouterScore::kSigmoid) {
     each([&](int j, int) { score[j] = sigmoid(score[j]); });

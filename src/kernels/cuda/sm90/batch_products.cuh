@@ -72,10 +72,10 @@ __global__ void __launch_bounds__(BatchShape::kThreads, 1) batch_products(const 
     end_pieces();
   };
   aim();
-  cudaTriggerProgrammaticLaunchCompletion();
 #pragma unroll
   for (int c = 0; c < S::kStages; ++c) ask();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
 
   // Eights of x: a lane of four has eight neighbouring columns, which wgmma gets as four words of four pieces. Six at once: memory is far.
   constexpr int kAtOnce = 6;

@@ -34,11 +34,11 @@ __global__ void __launch_bounds__(tiles::kThreads, 3) chosen_rows(const __grid_c
     barrier_init(&there, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  cudaTriggerProgrammaticLaunchCompletion();
   // The table does not depend on who is chosen.
   if (const int line = static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x) * 128; thread == 0 && line < work.table_bytes)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const std::uint8_t*>(work.experts) + line));
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
 
   if (segment == 0) {
     const plain::StoredMatrix* const w = work.experts + 3 * work.chosen[blockIdx.y] + work.matrix;

@@ -126,8 +126,8 @@ template <int kWarps, int kRows, class State, bool kConv>
 __global__ void __launch_bounds__(kWarps * 32, kWarps == 4 ? 4 : 2) delta_decode(const __grid_constant__ DeltaStepArgs a, const int slices) {
   using Decode = DeltaDecode<kWarps, kRows, State, kConv>;
   __shared__ __align__(16) typename Decode::Memory memory;
-  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   const int value_heads = static_cast<int>(a.in.v.sizes[1]), page = static_cast<int>(blockIdx.x) / slices, n = page / value_heads,
             head = page % value_heads;
   Decode decode{a, memory, n, head, head / (value_heads / static_cast<int>(a.in.q.sizes[1])), static_cast<const int*>(a.slots.data)[n],

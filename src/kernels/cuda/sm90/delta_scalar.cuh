@@ -373,8 +373,8 @@ struct Factors {
 static __global__ void __launch_bounds__(kFactorThreads, kFactorBlocks) scalar_factors(const __grid_constant__ ScalarArgs args, const int count) {
   extern __shared__ __align__(16) unsigned char factor_memory[];
   FactorMemory& m = *reinterpret_cast<FactorMemory*>(factor_memory + (-shared_address(factor_memory) & 1023));
-  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   const DeltaPrefillArgs& a = args.f.a;
   const unsigned heads = static_cast<unsigned>(args.f.heads()), groups = heads / static_cast<unsigned>(count);
   const std::int64_t id = args.first_id + blockIdx.x / groups, n = sequence_of_chunk(a.cu_seqlens, args.f.sequences(), id);

@@ -394,8 +394,8 @@ __device__ inline void write_zeros(const Work& w) {
 /// Block (sequence in turn or, after those, id of a boundary; value head; half of the value rows), halves fastest.
 template <class State, class Out>
 __global__ void __launch_bounds__(kRecurThreads, 1) scalar_recur(const __grid_constant__ ScalarArgs args) {
-  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   const fused::FusedArgs& f = args.f;
   const unsigned heads = static_cast<unsigned>(f.heads()), turn = blockIdx.x / 2 / heads, head = blockIdx.x / 2 % heads;
   const std::int64_t id = static_cast<std::int64_t>(turn) - f.sequences();
@@ -418,8 +418,8 @@ __global__ void __launch_bounds__(kRecurThreads, 1) scalar_recur(const __grid_co
 
 /// Block (id of a boundary, value head, C or A, half of the value rows), halves fastest.
 static __global__ void __launch_bounds__(kRecurThreads, 1) scalar_summaries(const __grid_constant__ ScalarArgs args) {
-  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   const fused::FusedArgs& f = args.f;
   const unsigned heads = static_cast<unsigned>(f.heads()), id = blockIdx.x / 4 / heads, head = blockIdx.x / 4 % heads;
   const std::int64_t n = fused::sequence_of(f, id);

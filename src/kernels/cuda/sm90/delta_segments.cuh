@@ -266,8 +266,8 @@ __device__ void copy_page(const FusedArgs& f, std::int64_t slot, std::int64_t id
 /// Block (id, head).
 template <class State>
 __global__ void __launch_bounds__(256) plan_segments(const __grid_constant__ FusedArgs f) {
-  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   if (blockIdx.x == 0 && threadIdx.x < 2) f.s.taken[threadIdx.x] = 0;
   const std::int64_t id = blockIdx.x / f.heads(), head = blockIdx.x % f.heads(), n = sequence_of(f, id);
   const SequenceRows r = SequenceRows::of(f, n);
@@ -393,8 +393,8 @@ struct Link {
 static __global__ void __launch_bounds__(256, 1) link_segments(const __grid_constant__ FusedArgs f) {
   extern __shared__ __align__(16) unsigned char link_memory[];
   auto& m = *reinterpret_cast<LinkMemory*>(link_memory + (-shared_address(link_memory) & 1023));
-  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   constexpr int kSlices = 128 / kLinkRows;
   const std::int64_t n = blockIdx.x / kSlices / f.heads(), head = blockIdx.x / kSlices % f.heads();
   const SequenceRows r = SequenceRows::of(f, n);

@@ -499,8 +499,8 @@ template <int K, int kWarps, int kRows, class State>
 __global__ void __launch_bounds__(kWarps * 32, kWarps == 4 && K <= 128 ? 4 : 2)
     delta_step(const __grid_constant__ DeltaStepArgs a, const DeltaStepShape shape) {
   extern __shared__ float4 shared[];
-  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   using Step = DeltaStep<K, kWarps, kRows, State>;
   const int value_heads = static_cast<int>(a.in.v.sizes[1]), page = static_cast<int>(blockIdx.x) / shape.slices, n = page / value_heads, head = page % value_heads;
   const Step step{a, typename Step::Memory(reinterpret_cast<float*>(shared), shape.rows_in_flight), span_of(a, n), head,

@@ -266,8 +266,8 @@ __global__ void __launch_bounds__(kThreads, 1) delta_fused(const __grid_constant
   const Block block{f, tail, stages, tasks};
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   init_tail<kWarpArrivals>(tail);
-  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   if (kSummary && !any_slow(f)) return;
   __syncthreads();
   if (warp < kRecurWarps) {

@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(kThreads, 1) delta_whole(const __grid_constant
   extern __shared__ __align__(16) unsigned char whole_memory[];
   unsigned char* stages = whole_memory + (-shared_address(whole_memory) & 1023);
   WholeTail& tail = *reinterpret_cast<WholeTail*>(stages + kStages * Stage::kBytes);
-  cudaTriggerProgrammaticLaunchCompletion();
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   const unsigned turn = blockIdx.x / static_cast<unsigned>(f.heads()), head = blockIdx.x - turn * static_cast<unsigned>(f.heads());
   const std::int64_t n = sequence_in_turn(f.a.cu_seqlens, f.sequences(), turn), slot = load_index(f.a.slots, n);
   const std::int64_t first = load_index(f.a.cu_seqlens, n), length = load_index(f.a.cu_seqlens, n + 1) - first;

@@ -121,12 +121,12 @@ __global__ void __launch_bounds__(512)
     combine_splits(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
   __shared__ float4 parts[4][128];
   __shared__ float totals[1], factors[64];
-  allow_kernel_after();
   const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, row = blockIdx.y;
   const int splits = latent_split_count(decode_row(a, static_cast<int>(row)).length, work.most_splits);
   const int group = static_cast<int>(threadIdx.x) / 128, thread = static_cast<int>(threadIdx.x) % 128;
   const std::int64_t first = row * work.splits * heads + head;
   await_kernel_before();
+  allow_kernel_after();
   if (threadIdx.x < 32) {
     const int lane = static_cast<int>(threadIdx.x);
     const float2 none = make_float2(-INFINITY, 0), x = lane < splits ? work.sums[first + lane * heads] : none;

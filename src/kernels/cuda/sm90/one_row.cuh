@@ -45,7 +45,6 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
   extern __shared__ __align__(16) std::uint8_t one_row_memory[];
   __shared__ float sums[tiles::kSegments][kAll * 16];
   if (!kOfExperts && static_cast<int>(blockIdx.x) == works.ends[tiles::kMostProducts - 1]) {
-    cudaTriggerProgrammaticLaunchCompletion();
     if (threadIdx.x < 32) plain::route_row<kRoutedLanes>(router, 0, reinterpret_cast<float*>(one_row_memory));
     return;
   }
@@ -85,7 +84,6 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
 #pragma unroll
     for (int unit = 0; unit < kStages; ++unit) fetch(unit);
   };
-  cudaTriggerProgrammaticLaunchCompletion();
   if constexpr (!kOfExperts) {
     fetch_first([&](int) { return work.w; });
     if (units > kStages) tiles::prefetch<kForm>(work.w, first, kOutputs, last, begin + kStages, begin + units);
@@ -97,6 +95,7 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
     }
   }
   cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   const tiles::Rows<1> rows(work, static_cast<int>(blockIdx.y));
   if constexpr (kOfExperts) fetch_first([&](int m) { return rows.weight(m); });
 

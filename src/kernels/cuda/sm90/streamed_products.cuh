@@ -71,8 +71,7 @@ __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const 
   constexpr int kTiles = 2 / kMatrices, kOutputs = 16 * kTiles;
   extern __shared__ __align__(16) std::uint8_t stream_memory[];
   // The list of tiles is there when the first of the two launches has waited, so the second needs to wait for its x alone.
-  if (kMatrices == 2) cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
+  if (kMatrices == 2) cudaGridDependencySynchronize(), cudaTriggerProgrammaticLaunchCompletion();
   const tiles::Work& work = job.work;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, quad = lane % 4, g = lane / 4;
   const int last = work.outputs - 1, units = work.cols / U::kColumns, each = tiles::units_of_segment<tiles::Form::kMx>(work.cols);
@@ -116,7 +115,7 @@ __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const 
   aim();
 #pragma unroll
   for (int i = 0; i < kStreamStages - 1; ++i) ask(i * kStreamStageBytes);
-  if (kMatrices == 1) cudaGridDependencySynchronize();
+  if (kMatrices == 1) cudaGridDependencySynchronize(), cudaTriggerProgrammaticLaunchCompletion();
 
   int stage = 0, free = (kStreamStages - 1) * kStreamStageBytes;
   for (; item < items; item += step) {
@@ -148,7 +147,7 @@ __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const 
         for (int j = 0; j < U::kEights; ++j) {
           uint4 parts[kParts];
 #pragma unroll
-          for (int p = 0; p < kParts; ++p) parts[p] = *reinterpret_cast<const uint4*>(x + (j * kParts + p) * 64);
+          for (int p = 0; p < kParts; ++p) parts[p] = __ldg(reinterpret_cast<const uint4*>(x + (j * kParts + p) * 64));
           const auto eight = [&](const U& u) { return U::template decode<large.value>(u.word(j), u.scale); };
 #pragma unroll
           for (int a = 0; a < 2; ++a) tiles::multiply(acc[a], eight(weights[2 * a]), eight(weights[2 * a + 1]), parts);
