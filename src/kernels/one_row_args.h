@@ -13,7 +13,6 @@ struct GatedProductArgs {
   GluParams params;
   Matrix w;  ///< [n, k]
   Tensor y;  ///< F32 [T, n]
-  Tensor soon = {};  ///< a hint: contiguous memory that is read behind the experts, or absent
 };
 
 namespace cuda {

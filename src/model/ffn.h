@@ -16,9 +16,8 @@ void mlp(ExecContext& ctx, const GluParams& glu, const MlpWeights& w, const Tens
 ///     y = up(norm(sum_e weight_e expert_e(down x))) + shared(x)      (Kimi K3)
 ///     y = sum_e weight_e expert_e(x) + shared(x)                     (Kimi Linear)
 ///     y = sum_e weight_e expert_e(x) + sigmoid(gate x) shared(x)     (Qwen3-Next)
-/// `next`: weights that are read behind this, or absent: they may be on their way while experts are chosen.
 void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, ExpertStore& experts, std::int64_t layer, const Tensor& x,
-         const Tensor& y, const Tensor& next, Observer* observer);
+         const Tensor& y, Observer* observer);
 
 GluParams glu_params(const Activation& activation);
 

@@ -41,28 +41,13 @@ void run_mixer(MixerContext& mix, const ModelConfig& config, const LayerWeights&
   }
 }
 
-/// The beginning of the first large weight behind a layer: as much as memory has time for between a router and its experts, and L2 room for.
-Tensor read_next(const Weights& weights, std::int64_t layer) {
-  constexpr std::int64_t kBytes = std::int64_t{16} << 20;
-  if (weights.stream) return {};  // it may not be there yet
-  const auto next = static_cast<std::size_t>(layer) + 1;
-  Tensor w = weights.lm_head.dense;
-  if (next < weights.layers.size()) {
-    const auto& mixer = weights.layers[next].mixer;
-    const auto* kda = std::get_if<KdaWeights>(&mixer);
-    const auto* mla = std::get_if<MlaWeights>(&mixer);
-    w = kda ? kda->q_proj.dense : !mla ? Tensor{} : mla->q_proj.defined() ? mla->q_proj.dense : mla->q_a_proj.dense;
-  }
-  return w.defined() && w.is_contiguous() ? w.rows(0, std::min(w.size(0), kBytes * w.size(0) / w.bytes())) : Tensor{};
-}
-
 void run_ffn(ExecContext& ctx, const ModelConfig& config, const Weights& weights, std::int64_t layer, const Tensor& x, const Tensor& y,
              Observer* observer) {
   const auto& ffn = weights.layers[static_cast<std::size_t>(layer)].ffn;
   if (const auto* dense = std::get_if<MlpWeights>(&ffn)) {
     mlp(ctx, glu_params(config.activation), *dense, x, y);
   } else {
-    moe(ctx, config, std::get<MoeWeights>(ffn), *weights.experts, layer, x, y, read_next(weights, layer), observer);
+    moe(ctx, config, std::get<MoeWeights>(ffn), *weights.experts, layer, x, y, observer);
   }
 }
 

@@ -40,7 +40,7 @@ void run_experts(ExecContext& ctx, const ModelConfig& config, ExpertStore& store
 }  // namespace
 
 void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, ExpertStore& experts, std::int64_t layer, const Tensor& x,
-         const Tensor& y, const Tensor& next, Observer* observer) {
+         const Tensor& y, Observer* observer) {
   const ArenaScope scope(ctx.workspace);
   const auto [logits, down, gate, up, shared_gate] =
       project(ctx, x, {&w.gate, &w.routed_expert_down_proj, &w.shared_experts.gate_proj, &w.shared_experts.up_proj, &w.shared_expert_gate});
@@ -48,7 +48,7 @@ void moe(ExecContext& ctx, const ModelConfig& config, const MoeWeights& w, Exper
   Tensor shared;
   if (config.moe.num_shared_experts > 0) {
     shared = ctx.workspace.allocate(DType::kF32, {x.size(0), config.hidden_size});
-    ops::router_beside(ctx, chosen, {.gate = gate, .up = up, .params = glu_params(config.activation), .w = w.shared_experts.down_proj, .y = shared, .soon = next});
+    ops::router_beside(ctx, chosen, {.gate = gate, .up = up, .params = glu_params(config.activation), .w = w.shared_experts.down_proj, .y = shared});
     if (shared_gate.defined()) ops::multiply_sigmoid(ctx, {.x = shared, .gate = shared_gate, .y = shared});
   } else {
     ops::router(ctx, chosen);

@@ -318,7 +318,7 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
   constexpr std::int64_t kExperts = 6, kRows = 700, kTopK = 2, kChecked = 5;
   struct Forms {
     Kind up, down;
-    std::int64_t columns = 0;  // segments of several units, and of none; more than experts_chosen() takes
+    std::int64_t columns = 0;  // segments of several units, and of none
   };
   for (const Forms& forms : {Forms{kBF16, kBF16}, {kMxfp4, kMxfp4}, {kMxfp4, kMxfp4, 1152}, {kMxfp4, kMxfp4, 3584}, {kF16, kF16}, {kQ8_0, kQ8_0}, {kQ4_K, kQ6_K}, {kQ6_K, kQ4_K}}) {
     const bool halves = forms.up == kBF16 || forms.up == kF16;

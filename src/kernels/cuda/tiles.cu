@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/cuda/delta_launch.cuh"
-#include "kernels/cuda/sm90/chosen_rows.cuh"
+#include "kernels/cuda/sm90/one_row.cuh"
 #include "kernels/cuda/sm90/streamed_products.cuh"
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
@@ -44,7 +44,7 @@ void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream
 /// One row of x, which fits in shared memory beside the weights that are on their way; scales at multiples of 4 bytes. False: not of this shape.
 constexpr std::int64_t kMostOneRowBytes = 227 * 1024 - 8192;
 template <Form kForm, int kMatrices, int kParts, int kTiles>
-bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream, bool ask = false, const RouterArgs& router = {}, const Tensor& soon = {}) {
+bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream, bool ask = false, const RouterArgs& router = {}) {
   using Shape = sm90::OneRowShape<kForm, kMatrices, kTiles>;
   int warps = 1;
   std::int64_t bytes = 0;
@@ -55,9 +55,7 @@ bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream
   for (const Work& work : products) bytes = std::max(bytes, Shape::bytes(work.cols, warps, kParts));
   if (bytes > kMostOneRowBytes) return false;
   if (ask) return true;
-  Works works = side_by_side(products, 16 * kTiles);
-  if (!products[0].experts) works.at_once = Shape::kBlocks * multiprocessors(kName);
-  if (soon.defined()) works.soon = plain::as<const std::uint8_t>(soon), works.soon_bytes = soon.bytes();
+  const Works works = side_by_side(products, 16 * kTiles);
   const auto kernel = sm90::one_row<kForm, kMatrices, kParts, kTiles>;
   const EarlyLaunch launch(dim3(static_cast<unsigned>(works.ends[kMostProducts - 1] + (router.logits.defined() ? 1 : 0)), static_cast<unsigned>(tiles)), 32 * warps, bytes, stream);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), kName);
@@ -144,23 +142,6 @@ bool experts_one(const Work& work, Form form, int matrices, int parts, std::int6
   with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) {
     if (matrices == 2) taken = one<f.value, 2, p.value, 1>({&work, 1}, pairs, stream);
     else taken = one<f.value, 1, p.value, 2>({&work, 1}, pairs, stream);
-  });
-  return taken;
-}
-
-/// Four blocks of a multiprocessor, or other kernels have more bytes on their way.
-constexpr std::int64_t kMostChosenBytes = 227 * 1024 / 4 - 2048;
-bool experts_chosen(const Work& up, const Work& down, int parts, std::int64_t pairs, cudaStream_t stream) {
-  using Up = sm90::ChosenShape<2, 1>;
-  using Down = sm90::ChosenShape<1, 2>;
-  bool taken = false;
-  with_form<Form::kMx>(Form::kMx, parts, [&](auto, auto p) {
-    const std::int64_t up_bytes = Up::bytes(up.cols, p.value), down_bytes = Down::bytes(down.cols, p.value);
-    taken = up.outputs % 16 == 0 && down.outputs % 16 == 0 && std::max(up_bytes, down_bytes) <= kMostChosenBytes;
-    if (!taken) return;
-    const auto rows = static_cast<unsigned>(pairs);
-    launch_early(sm90::chosen_rows<2, p.value, 1>, dim3(plain::divide_up(up.outputs, 16), rows), 32 * Up::warps(up.cols), up_bytes, stream, kName, up);
-    launch_early(sm90::chosen_rows<1, p.value, 2>, dim3(plain::divide_up(down.outputs, 32), rows), 32 * Down::warps(down.cols), down_bytes, stream, kName, down);
   });
   return taken;
 }
@@ -269,7 +250,7 @@ static bool launch_gated(const GatedProductArgs& a, const RouterArgs& router, in
   work.glu = a.params;
   if (work.rows > 1) return tiles::dense_batch({&work, 1}, parts, plain::stream_of(stream), ask ? tiles::Batch::kAsk : tiles::Batch::kRun);
   bool taken = false;
-  tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value, 1>({&work, 1}, 1, plain::stream_of(stream), ask, router, a.soon); });
+  tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value, 1>({&work, 1}, 1, plain::stream_of(stream), ask, router); });
   return taken;
 }
 bool takes_gated_product(const GatedProductArgs& a, int parts) { return launch_gated(a, {}, parts, nullptr, true); }

@@ -42,7 +42,6 @@ struct Work {
   GluParams glu{};
   bool mxfp8 = false;            ///< weights are MXFP4: an activation is one BF16 number, rounded to MXFP8
   const float* up = nullptr;     ///< x is glu(x, up), of one row (one_row.cuh) or a batch (batch_products.cuh)
-  int table_bytes = 0;           ///< of `experts` (chosen_rows.cuh)
 };
 template <Form kForm, int kParts>
 constexpr bool kMayRound = kForm == Form::kMx && kParts == 1;
@@ -54,14 +53,12 @@ constexpr int kMostProducts = 8;
 struct Works {
   Work work[kMostProducts];
   int ends[kMostProducts];
-  int at_once = 0;  ///< blocks that the device holds, or 0: those bring the weights of as many behind them to L2
-  const std::uint8_t* soon = nullptr;  ///< what the kernels behind this one begin with, to be brought to L2
-  std::int64_t soon_bytes = 0;
 };
 /// The product of a block and its number within it.
 struct Place {
   int which = 0, block;
-  __device__ explicit Place(const Works& works, int x = static_cast<int>(blockIdx.x)) {
+  __device__ explicit Place(const Works& works) {
+    const auto x = static_cast<int>(blockIdx.x);
     while (x >= works.ends[which]) ++which;
     block = which == 0 ? x : x - works.ends[which - 1];
   }

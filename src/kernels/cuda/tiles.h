@@ -16,8 +16,6 @@ bool dense_batch(std::span<const Work> products, int parts, cudaStream_t stream,
 void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream);
 /// Of one row of x, whose pairs are `chosen`; scales at multiples of 4 bytes. False: not of this shape.
 bool experts_one(const Work& work, Form form, int matrices, int parts, std::int64_t pairs, cudaStream_t stream);
-/// Both products of MXFP4 experts, of which every row and scale lies beside the next, at multiples of 16 bytes (sm90/chosen_rows.cuh).
-bool experts_chosen(const Work& up, const Work& down, int parts, std::int64_t pairs, cudaStream_t stream);
 void experts_many(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream);
 /// The same as experts_few, both, for launches that read many experts' MXFP4 weights, with scales at multiples of 4 bytes. `x` and `hidden`: rounded rows
 /// (sm90/streamed_products.cuh), of x the caller's; x may lie where down.y does.

@@ -248,17 +248,6 @@ constexpr std::int64_t kMostStreamedInter = 8192;  ///< of hidden rows that one 
 /// One row's experts need no sorting: each of its pairs is a tile.
 bool needs_no_list(const ExpertsArgs& a, int tile_rows) { return a.ids.sizes[0] == 1 && tile_rows == kTile; }
 
-/// MXFP4 with all rows of weights and scales side by side, at multiples of 16 bytes.
-bool packed(const ExpertsArgs& a) {
-  for (std::int64_t e = 0; e < a.num_experts; ++e) {
-    for (const Matrix* m : {&a.experts[e].w1, &a.experts[e].w3, &a.experts[e].w2}) {
-      const StoredMatrix w = stored(*m);
-      if (w.form != Form::kMx || w.row_bytes != w.cols / 2 || w.scale_row_bytes != w.cols / 32 || !w.aligned || reinterpret_cast<std::uintptr_t>(w.scales) % 16 != 0) return false;
-    }
-  }
-  return true;
-}
-
 void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile_rows, bool for_warpgroups, const std::uint8_t* rounded, const Parts& p,
                    cudaStream_t stream) {
   const Form form = stored(a.experts[0].w1).form, down_form = stored(a.experts[0].w2).form;
@@ -295,8 +284,6 @@ void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile
   if (rounded) return tiles::experts_streamed(up, down, parts, pairs, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream);
   const auto run = many ? tiles::experts_many : tiles::experts_few;
   const bool one_row = for_warpgroups && needs_no_list(a, tile_rows);
-  up.table_bytes = down.table_bytes = static_cast<int>(expert_table_bytes(a.num_experts));
-  if (one_row && packed(a) && tiles::experts_chosen(up, down, parts, pairs, stream)) return;
   if (!one_row || !tiles::experts_one(up, form, 2, parts, most_tiles, stream)) run(up, form, 2, parts, most_tiles, stream);
   if (!one_row || !tiles::experts_one(down, down_form, 1, parts, most_tiles, stream)) run(down, down_form, 1, parts, most_tiles, stream);
 }

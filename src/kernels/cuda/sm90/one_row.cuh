@@ -29,12 +29,6 @@ struct OneRowShape {
 
 constexpr int kRoutedLanes = 8;  ///< 32 experts each
 
-/// Brings this block's share of memory that is read soon to L2.
-__device__ inline void bring_share(const std::uint8_t* from, std::int64_t bytes) {
-  const std::int64_t lines = (bytes + 127) / 128, each = (lines + gridDim.x - 1) / gridDim.x, end = min(lines, (blockIdx.x + 1) * each);
-  for (std::int64_t i = blockIdx.x * each + threadIdx.x; i < end; i += blockDim.x) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
-}
-
 /// Grid: [outputs / (16 kTiles), tiles of one pair]. Where the router has logits there is a block more, which routes a row beside dense products.
 template <Form kForm, int kMatrices, int kParts, int kTiles>
 __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices, kTiles>::kBlocks) one_row(const __grid_constant__ tiles::Works works, const __grid_constant__ RouterArgs router) {
@@ -84,16 +78,7 @@ __global__ void __launch_bounds__(tiles::kThreads, OneRowShape<kForm, kMatrices,
 #pragma unroll
     for (int unit = 0; unit < kStages; ++unit) fetch(unit);
   };
-  if constexpr (!kOfExperts) {
-    fetch_first([&](int) { return work.w; });
-    if (units > kStages) tiles::prefetch<kForm>(work.w, first, kOutputs, last, begin + kStages, begin + units);
-    bring_share(works.soon, works.soon_bytes);
-    if (const auto x = static_cast<int>(blockIdx.x), next = x + works.at_once; x < works.at_once && next < works.ends[tiles::kMostProducts - 1] && units > 0) {
-      const tiles::Place other(works, next);
-      const tiles::Work& later = works.work[other.which];
-      if (later.cols == work.cols) tiles::prefetch<kForm>(later.w, other.block * kOutputs, kOutputs, later.outputs - 1, begin, begin + units);
-    }
-  }
+  if constexpr (!kOfExperts) fetch_first([&](int) { return work.w; });
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
   const tiles::Rows<1> rows(work, static_cast<int>(blockIdx.y));
