@@ -212,7 +212,7 @@ bool for_warpgroups(std::span<const Work> works) {
   std::int64_t blocks = 0;
   for (const Work& work : works) blocks += plain::divide_up(work.outputs, 128);
   const int tile_rows = plain::wide_dense_rows(works[0].rows);
-  const std::int64_t least = tile_rows == plain::kBatchRows && !dense_batch(works, 1, nullptr, Batch::kAsk) ? kWideBlocks / 2 : kWideBlocks;
+  const std::int64_t least = tile_rows == plain::kBatchRows && !dense_batch(works, 1, nullptr, true) ? kWideBlocks / 2 : kWideBlocks;
   return tile_rows > 0 && blocks * plain::divide_up(works[0].rows, tile_rows) >= least &&
          std::all_of(works.begin(), works.end(), [](const Work& work) { return wide::takes(work.w); });
 }
@@ -233,8 +233,7 @@ void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspac
   const plain::Form form = works[0].w.form;
   for (auto first = works.begin(); first != works.end();) {
     const auto end = std::stable_partition(first, works.end(), [x = *first](const tiles::Work& work) { return work.x == x.x && work.x_stride == x.x_stride && work.cols == x.cols; });
-    if (workspace && tiles::dense_batch({first, end}, parts, plain::stream_of(stream), tiles::Batch::kByTurns)) {}
-    else if (workspace && tiles::for_warpgroups({first, end})) wide::dense({first, end}, form, parts, static_cast<std::uint8_t*>(workspace), plain::stream_of(stream));
+    if (workspace && tiles::for_warpgroups({first, end})) wide::dense({first, end}, form, parts, static_cast<std::uint8_t*>(workspace), plain::stream_of(stream));
     else others.insert(others.end(), first, end);
     first = end;
   }
@@ -248,7 +247,7 @@ static bool launch_gated(const GatedProductArgs& a, const RouterArgs& router, in
   tiles::Work work = tiles::work_of(product, parts);
   work.up = plain::as<const float>(a.up);
   work.glu = a.params;
-  if (work.rows > 1) return tiles::dense_batch({&work, 1}, parts, plain::stream_of(stream), ask ? tiles::Batch::kAsk : tiles::Batch::kRun);
+  if (work.rows > 1) return tiles::dense_batch({&work, 1}, parts, plain::stream_of(stream), ask);
   bool taken = false;
   tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value, 1>({&work, 1}, 1, plain::stream_of(stream), ask, router); });
   return taken;
