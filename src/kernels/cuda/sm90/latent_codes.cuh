@@ -207,7 +207,7 @@ struct CodesWorker {
     for (int i = 0; i < N / 2; ++i) scores[i] = row() + i / 2 % 2 * 8 < valid ? scores[i] : -INFINITY;
   }
 
-  /// s_g P to shared Memory:: Returns whether one is too large for F16, or P for sums of it, which are `added`.
+  /// s_g P to shared memory. Returns whether one is too large for F16, or P for sums of it, which are `added`.
   __device__ bool write_weights(float (&added)[kEights][2]) {
     float times[kGroups][2], most[2] = {0, 0};
 #pragma unroll
