@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 #include <span>
 #include <vector>
 
@@ -111,11 +110,11 @@ void with_any_form(Form form, int parts, F f) {
   with_form<Form::kBF16, Form::kMx, Form::kF16, Form::kQ8_0, Form::kQ4_K, Form::kQ6_K>(form, parts, f);
 }
 
-template <int kMatrices, int kParts, int kLine>
+template <int kMatrices, int kParts>
 void streamed(const sm90::Stream& job, std::int64_t most_tiles, cudaStream_t stream) {
   static const std::int64_t most = multiprocessors(kName);
   const std::int64_t warps = most_tiles * plain::divide_up(job.work.outputs, kMatrices == 2 ? 16 : 32);
-  const auto kernel = sm90::streamed_products<kMatrices, kParts, kLine>;
+  const auto kernel = sm90::streamed_products<kMatrices, kParts>;
   // What is left of shared memory is L1's, where x lies.
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, sm90::kStreamBytes / (228 * 1024 / 100) + 1), kName);
   launch_overlapping(kernel, std::min<std::int64_t>(most, plain::divide_up(warps, sm90::kStreamWarps)), 32 * sm90::kStreamWarps, sm90::kStreamBytes, stream, kName, job);
@@ -125,15 +124,9 @@ void streamed(const sm90::Stream& job, std::int64_t most_tiles, cudaStream_t str
 
 void experts_streamed(const Work& up, const Work& down, int parts, std::int64_t pairs, std::int64_t most_tiles, const std::uint8_t* x, std::uint8_t* hidden, cudaStream_t stream) {
   with_form<Form::kMx>(Form::kMx, parts, [&](auto, auto p) {
-    const auto run = [&](auto line) {
-      constexpr int kParts = decltype(p)::value, kLine = decltype(line)::value;
-      streamed<2, kParts, kLine>({up, x, sm90::rounded_bytes(up.cols, kParts), hidden}, most_tiles, stream);
-      if (down.mxfp8) sm90::round_rows<1><<<static_cast<unsigned>(pairs), static_cast<unsigned>((down.cols / 8 + 31) / 32 * 32), 0, stream>>>(hidden, down.cols);
-      streamed<1, kParts, kLine>({down, hidden, sm90::rounded_bytes(down.cols, down.mxfp8 ? 2 : kParts), nullptr}, most_tiles, stream);
-    };
-    static const bool narrow = std::getenv("PALIMPSEST_STREAM_128") != nullptr;  // to be measured once
-    if (narrow) run(std::integral_constant<int, 128>{});
-    else run(std::integral_constant<int, 256>{});
+    streamed<2, p.value>({up, x, sm90::rounded_bytes(up.cols, p.value), hidden}, most_tiles, stream);
+    if (down.mxfp8) sm90::round_rows<1><<<static_cast<unsigned>(pairs), static_cast<unsigned>((down.cols / 8 + 31) / 32 * 32), 0, stream>>>(hidden, down.cols);
+    streamed<1, p.value>({down, hidden, sm90::rounded_bytes(down.cols, down.mxfp8 ? 2 : p.value), nullptr}, most_tiles, stream);
   });
 }
 

@@ -50,11 +50,9 @@ __global__ void round_rows(std::uint8_t* rows, int cols) {
   if (there) put_eight<kParts>(eight, i, row);
 }
 
-/// 16 bytes of a row, and into L2 the kLine bytes around them, which are asked for next: memory gives half its rate where 64 bytes are asked for at a time.
-template <int kLine>
-__device__ void copy_piece_of_row(std::uint32_t to, const void* from) {
-  if constexpr (kLine == 256) asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-  else asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+/// 16 bytes of a row, and into L2 the 256 bytes around them, which are asked for next.
+__device__ inline void copy_piece_of_row(std::uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 struct Stream {
@@ -65,7 +63,7 @@ struct Stream {
 };
 
 /// Grid: as many blocks as run at once.
-template <int kMatrices, int kParts, int kLine>
+template <int kMatrices, int kParts>
 __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const __grid_constant__ Stream job) {
   using U = tiles::Unit<tiles::Form::kMx>;
   constexpr int kTiles = 2 / kMatrices, kOutputs = 16 * kTiles;
@@ -99,7 +97,7 @@ __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const 
       const std::uint32_t to = shared_address(ring) + static_cast<std::uint32_t>(stage);
 #pragma unroll
       for (int i = 0; i < kStreamPieces; ++i) {
-        copy_piece_of_row<kLine>(to + static_cast<std::uint32_t>(i * 512 + lane * 16), data[i]);
+        copy_piece_of_row(to + static_cast<std::uint32_t>(i * 512 + lane * 16), data[i]);
         data[i] += U::kBytes;
       }
       copy_piece<4>(to + static_cast<std::uint32_t>(kStreamPieces * 512 + lane * 4), scales, true);
