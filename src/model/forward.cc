@@ -209,7 +209,13 @@ Tensor compute(ExecContext& ctx, const Model& model, const Batch& batch, const I
   const auto pass = [&] { return run_layers(ctx, model, batch, in, states, observer); };
   // What a step of decoding launches depends on the number of sequences, not on which they are.
   const bool can_repeat = ctx.on_device() && !observer && batch.overlay_rows.empty() && ops::one_row_each(batch.cu_seqlens);
-  const Tensor logits = can_repeat ? recordings_of(states).play(ctx, pass_key(ctx, model, batch, in), pass) : pass();
+  Tensor logits;
+  try {
+    logits = can_repeat ? recordings_of(states).play(ctx, pass_key(ctx, model, batch, in), pass) : pass();
+  } catch (...) {
+    if (turn.owns_lock()) model.weights().stream->settle();
+    throw;
+  }
   states.advance(batch.slots, batch.cu_seqlens);
   return logits;
 }

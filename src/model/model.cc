@@ -23,9 +23,9 @@ struct Model::Impl {
   std::filesystem::path path;
   std::unique_ptr<const ModelConfig> config;
   std::unique_ptr<WeightSource> source;
-  std::unique_ptr<WeightLoader> loader;  ///< owns what had to be copied
   Device* device = &host_device();
-  Buffer on_device;  ///< the weights, where the device is not the host
+  Buffer on_device;  ///< the weights, where the device is not the host; behind it whoever still copies there, so that this ends first
+  std::unique_ptr<WeightLoader> loader;  ///< owns what had to be copied
   std::int64_t table_bytes = 0;  ///< of experts there
   std::int64_t file_bytes = 0, owned_bytes = 0;
   std::vector<std::string> unused;

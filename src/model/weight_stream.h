@@ -55,6 +55,8 @@ class WeightStream {
   void compute_steps(std::unique_ptr<ops::HostExperts> host);
   bool computes_steps() const { return host_ != nullptr; }
   bool has_experts() const;
+  /// After a pass that threw, before the next: what it asked for could come later, over what that one fetches.
+  void settle() noexcept { queue_->settle(); }
   /// Asks for the first layers of a pass of so many rows.
   void begin(std::int64_t rows, const StepRows& steps = {});
   /// What the device is asked for from here on is of this layer. Asks for the next one's weights.

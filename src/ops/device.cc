@@ -17,6 +17,7 @@ class HostCopies final : public CopyQueue {
  public:
   void copy(int, void* to, const void* from, std::int64_t bytes) override { std::memcpy(to, from, static_cast<std::size_t>(bytes)); }
   void await(int) override {}
+  void settle() noexcept override {}
   void copy_chosen(const Tensor& ids, std::byte* to, const std::byte* from, std::int64_t stride) override {
     for (std::int64_t i = 0; i < ids.numel(); ++i) copy(0, to + ids.as<std::int32_t>()[i] * stride, from + ids.as<std::int32_t>()[i] * stride, stride);
   }

@@ -28,6 +28,8 @@ class CopyQueue {
   /// What the device is asked for from here on begins when the lane's last copy is done. The next kernel is an ordinary one (early_launch.cuh):
   /// those that may begin while the kernel before ends read weights before they wait for it.
   virtual void await(int lane) = 0;
+  /// Until every copy is done, awaited or not: behind a pass that threw, which may have asked for weights that nobody waits for any more.
+  virtual void settle() noexcept = 0;
   /// In the device's own order: for every i in `ids` (I32, contiguous, where the device reads it; any may be there twice) `stride` bytes at i * stride.
   /// Addresses and stride are multiples of 16.
   virtual void copy_chosen(const Tensor& ids, std::byte* to, const std::byte* from, std::int64_t stride) = 0;

@@ -36,6 +36,7 @@ class Simulated final : public CopyQueue {
     last_[lane] = copies_.size();
   }
   void await(int lane) override { awaited_ = std::max(awaited_, last_[lane]); }
+  void settle() noexcept override { awaited_ = copies_.size(); }
   void copy_chosen(const Tensor& ids, std::byte* to, const std::byte* from, std::int64_t stride) override {
     const std::vector<std::int32_t> chosen(ids.as<std::int32_t>(), ids.as<std::int32_t>() + ids.numel());
     kernel([=] {
@@ -88,6 +89,10 @@ TEST(WeightStreams, BringWhatALayerReadsAndNoSoonerThanItsBufferIsFree) {
       auto queue = std::make_unique<Simulated>();
       Simulated& device = *queue;
       WeightStream stream(std::move(queue), std::move(parts), reinterpret_cast<std::byte*>(there.data()), kMost, moe);
+      // A pass that ended within its third layer has asked for more than it awaited.
+      stream.begin(100);
+      for (int l = 0; l < 3; ++l) stream.enter(l);
+      stream.settle();
       int checked = 0, lane = 0;
       for (int pass = 0; pass < 2; ++pass, lane = 0) {
         stream.begin(rows);

@@ -69,6 +69,7 @@ class CudaCopyQueue final : public CopyQueue {
     check(cudaStreamWaitEvent(stream(), done_[lane], 0), "awaiting a copy");
     behind_copies = true;
   }
+  void settle() noexcept override { (void)cudaStreamSynchronize(copies_); }
   void copy_chosen(const Tensor& ids, std::byte* to, const std::byte* from, std::int64_t stride) override {
     if (ids.numel() == 0) return;
     chosen_vectors<<<dim3(kSlices, static_cast<unsigned>(ids.numel())), kThreads, 0, stream()>>>(
