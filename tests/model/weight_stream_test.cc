@@ -48,13 +48,13 @@ class Simulated final : public CopyQueue {
   void call(void (*)(void*), void*) override { FAIL(); }
   void kernel(std::function<void()> run) { kernels_.push_back({awaited_, std::move(run)}); }
 
-  /// All that was asked for, with the one or the other as early as it may be.
-  void run(bool copies_first) {
+  /// All that was asked for; of 16 times that either may go on, copies do so `copies` times.
+  void run(unsigned copies, std::mt19937& random) {
     std::size_t kernel = 0, copy = 0;
     while (kernel < kernels_.size() || copy < copies_.size()) {
       const bool may_copy = copy < copies_.size() && copies_[copy].after <= kernel, may_compute = kernel < kernels_.size() && kernels_[kernel].after <= copy;
       ASSERT_TRUE(may_copy || may_compute) << "each waits for the other";
-      if (may_copy && (copies_first || !may_compute)) copies_[copy++].run();
+      if (may_copy && (!may_compute || random() % 16 < copies)) copies_[copy++].run();
       else kernels_[kernel++].run();
     }
   }
@@ -73,13 +73,13 @@ TEST(WeightStreams, BringWhatALayerReadsAndNoSoonerThanItsBufferIsFree) {
   MoeConfig moe;
   moe.num_experts = kExperts, moe.experts_per_token = 2;
   std::mt19937 random(5);
-  for (const bool copies_first : {false, true}) {
-    for (const std::int64_t rows : {1, 3, 4, 100}) {  // up to three rows fetch the chosen
+  for (const unsigned copies : {0, 16, 1, 1, 1, 1, 2, 2, 4, 4, 4, 8}) {
+    for (const auto& [rows, dense_too] : {std::pair(1, true), {3, true}, {4, true}, {100, true}, {1, false}, {4, false}}) {  // up to three rows fetch the chosen
       std::string bytes[8], there(2 * kMost, '\0');
       std::int64_t dense[8] = {}, expert_bytes[8] = {};
       std::vector<WeightStream::Part> parts;
       for (const int l : {1, 2, 4, 5, 6, 7}) {
-        dense[l] = l % 4 == 2 ? 0 : 256 * l;
+        dense[l] = l % 4 == 2 || (!dense_too && l != 5) ? 0 : 256 * l;
         expert_bytes[l] = l == 5 || l == 7 ? 0 : kExpertBytes;  // 5 has none, those of 7 are not alike
         bytes[l].resize(static_cast<std::size_t>(dense[l] + (l == 5 ? 0 : kExperts * kExpertBytes)));
         for (char& byte : bytes[l]) byte = static_cast<char>(random() % 255 + 1);
@@ -89,9 +89,9 @@ TEST(WeightStreams, BringWhatALayerReadsAndNoSoonerThanItsBufferIsFree) {
       auto queue = std::make_unique<Simulated>();
       Simulated& device = *queue;
       WeightStream stream(std::move(queue), std::move(parts), reinterpret_cast<std::byte*>(there.data()), kMost, moe);
-      // A pass that ended within its third layer has asked for more than it awaited.
+      // A pass that ended within a layer has asked for more than it awaited.
       stream.begin(100);
-      for (int l = 0; l < 3; ++l) stream.enter(l);
+      for (int l = 0; l < 7; ++l) stream.enter(l);
       stream.settle();
       int checked = 0, lane = 0;
       for (int pass = 0; pass < 2; ++pass, lane = 0) {
@@ -111,8 +111,8 @@ TEST(WeightStreams, BringWhatALayerReadsAndNoSoonerThanItsBufferIsFree) {
           reads(chosen ? dense[l] + ids[1] * kExpertBytes : 0, chosen ? kExpertBytes : 0);
         }
       }
-      device.run(copies_first);
-      EXPECT_EQ(checked, 2 * 6 * 3) << rows << " rows";
+      device.run(copies, random);
+      EXPECT_EQ(checked, 2 * 6 * 3) << rows << " rows" << (dense_too ? "" : ", experts alone");
     }
   }
 }
