@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/delta_launch.cuh"
 #include "kernels/cuda/latent_checks.h"
 #include "kernels/cuda/latent_kernels.h"
 #include "kernels/cuda/sm90/latent_codes.cuh"
@@ -36,26 +37,6 @@ int box_rows(std::int64_t block_tokens, int most) {
   return rows;
 }
 
-/// A launch that need not wait for the end of the kernel before it: kernels wait themselves.
-struct Launch {
-  cudaLaunchAttribute attributes[2] = {};
-  cudaLaunchConfig_t config = {};
-
-  Launch(dim3 grid, int threads, cudaStream_t stream, int cluster = 1, int shared_bytes = 0) {
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-    config.gridDim = grid;
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.dynamicSmemBytes = static_cast<std::size_t>(shared_bytes);
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = cluster > 1 ? 2 : 1;
-  }
-  Launch(const Launch&) = delete;
-};
-
 /// Codes of a list as a tensor of their own.
 Tensor codes_of(const PagedList& list) {
   Tensor t = list.blocks;
@@ -65,14 +46,10 @@ Tensor codes_of(const PagedList& list) {
 
 template <class Kernel>
 void attend(Kernel* kernel, int bytes, int blocks, int most_rows, const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, std::int64_t items, cudaStream_t stream) {
-  int device = 0, processors = 0;
-  check(cudaGetDevice(&device), kName);
-  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), kName);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), kName);
   const int rows = box_rows(args.list.blocks.sizes[1], most_rows);
   const CUtensorMap map = tensor_map(args.list.q8.defined() ? codes_of(args.list) : args.list.blocks, {1, rows}, kName);
-  const Launch launch(dim3(static_cast<unsigned>(std::min<std::int64_t>(items, processors / blocks) * blocks)), sm90::kDecodeThreads, stream, blocks, bytes);
-  check(cudaLaunchKernelEx(&launch.config, kernel, args, work, map, rows), kName);
+  const std::int64_t clusters = std::min<std::int64_t>(items, multiprocessors(kName) / blocks);
+  launch_clusters(kernel, clusters * blocks, blocks, sm90::kDecodeThreads, bytes, stream, kName, args, work, map, rows);
 }
 
 /// N heads a block, clusters of kBlocks.
@@ -110,12 +87,10 @@ void latent_decode(const LatentDecodeArgs& args, std::int64_t max_length, void* 
   const auto heads = static_cast<unsigned>(args.q.sizes[1]), groups = static_cast<unsigned>((rows + sm90::kRowGroup - 1) / sm90::kRowGroup);
   const sm90::DecodeWorkspace work = workspace(args, max_length);
   const auto absorb = args.list.q8.defined() ? sm90::absorb_queries_for_codes : sm90::absorb_queries;
-  const Launch queries(dim3(2, static_cast<unsigned>(work.padded_heads), groups), 256, where);
-  check(cudaLaunchKernelEx(&queries.config, absorb, args, work), kName);
+  launch_early(absorb, dim3(2, static_cast<unsigned>(work.padded_heads), groups), 256, 0, where, kName, args, work);
   choose_heads(args, work, where);
-  const Launch combine(dim3(heads, static_cast<unsigned>(rows)), 512, where), project(dim3(heads, 4, groups), 256, where);
-  check(cudaLaunchKernelEx(&combine.config, sm90::combine_splits, args, work), kName);
-  check(cudaLaunchKernelEx(&project.config, sm90::project_values, args, work), kName);
+  launch_early(sm90::combine_splits, dim3(heads, static_cast<unsigned>(rows)), 512, 0, where, kName, args, work);
+  launch_early(sm90::project_values, dim3(heads, 4, groups), 256, 0, where, kName, args, work);
 }
 
 }  // namespace palimpsest::cuda
