@@ -20,16 +20,9 @@ void launch(const Works& works, int chunks, cudaStream_t stream) {
 bool dense_batch(std::span<const Work> products, int parts, cudaStream_t stream, bool ask) {
   using Shape = sm90::BatchShape;
   if (products[0].w.form != Form::kBF16 || products[0].rows <= kFewRows || products[0].rows > Shape::kRows) return false;
-  Works works{};
-  int end = 0, cols = 0;
-  for (std::size_t i = 0; i < kMostProducts; ++i) {
-    if (i < products.size()) {
-      works.work[i] = products[i];
-      end += (products[i].outputs + Shape::kOutputs - 1) / Shape::kOutputs;
-      cols = std::max(cols, products[i].cols);
-    }
-    works.ends[i] = end;
-  }
+  const Works works = side_by_side(products, Shape::kOutputs);
+  int cols = 0;
+  for (const Work& work : products) cols = std::max(cols, work.cols);
   const auto chunks = [&](bool split) { return (Shape::units(cols, split) + 1) / 2; };
   const bool split = chunks(false) > Shape::kMostChunks;
   if (split && chunks(true) > Shape::kMostChunks) return false;

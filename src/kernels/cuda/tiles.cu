@@ -20,20 +20,6 @@ constexpr std::int64_t kUnsplitRows = 512;
 /// From this many outputs on blocks of 64 outputs fill the device.
 constexpr std::int64_t kManyOutputs = 12288;
 
-/// With blocks of so many outputs.
-Works side_by_side(std::span<const Work> products, int outputs) {
-  Works works{};
-  int end = 0;
-  for (std::size_t i = 0; i < kMostProducts; ++i) {
-    if (i < products.size()) {
-      works.work[i] = products[i];
-      end += (products[i].outputs + outputs - 1) / outputs;
-    }
-    works.ends[i] = end;
-  }
-  return works;
-}
-
 template <Form kForm, int kMatrices, int kParts, int kTiles>
 void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream) {
   const Works works = side_by_side(products, 16 * kTiles);

@@ -10,6 +10,8 @@
 
 #include <cooperative_groups.h>
 
+#include <span>
+
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/product_workspace.h"
 #include "kernels/cuda/sm90/hopper.cuh"
@@ -54,6 +56,19 @@ struct Works {
   Work work[kMostProducts];
   int ends[kMostProducts];
 };
+/// With blocks of so many outputs.
+inline Works side_by_side(std::span<const Work> products, int outputs) {
+  Works works{};
+  int end = 0;
+  for (std::size_t i = 0; i < kMostProducts; ++i) {
+    if (i < products.size()) {
+      works.work[i] = products[i];
+      end += (products[i].outputs + outputs - 1) / outputs;
+    }
+    works.ends[i] = end;
+  }
+  return works;
+}
 /// The product of a block and its number within it.
 struct Place {
   int which = 0, block;
