@@ -32,9 +32,12 @@ step() {  # NAME COMMAND...
 step test_gpu "$here/bin/test_gpu" --gtest_filter="$filter"
 if [ "$filter" = '*' ]; then
   step test_device_ops "$here/bin/test_device_ops" --gtest_filter='*SCALAR*'
-  step test_model "$here/bin/test_model" --gtest_filter='*Golden*:*DeviceModel*:*Visit*:*Fla*:*Vision*'
+  step test_model "$here/bin/test_model" --gtest_filter='*Golden*:*DeviceModel*:*Visit*:WeightStream*:HostExperts*:*Fla*:*Vision*'
   step test_runtime "$here/bin/test_runtime" --gtest_filter='Models*:Session*:Generate*:*Reuse*:ChatBorders*:GoldenPictures*'
   step test_engine "$here/bin/test_engine"
-  step selfcheck "$here/bin/palimpsest" selfcheck -m "$PALIMPSEST_PROJECT/models/demo" --device cuda --quick
+  for mode in "" "--cpu-moe --host-experts stream" "--cpu-moe --host-experts compute"; do
+    # shellcheck disable=SC2086
+    step "selfcheck${mode:+_${mode##* }}" "$here/bin/palimpsest" selfcheck -m "$PALIMPSEST_PROJECT/models/demo" --device cuda --quick $mode
+  done
 fi
 exit $failed

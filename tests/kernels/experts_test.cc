@@ -242,6 +242,12 @@ TEST_P(ExpertsTest, TokenIsTheSameAloneAndInEveryBatchAndForEveryNumberOfThreads
   }
 }
 
+/// The sums of one row are work enough for two threads, and are one row's.
+TEST(ExpertsWorkspaceTest, OneWideRowIsSummed) {
+  Layer layer(WeightFormat::kBf16, {1, 16, 16, 4096, 32}, kSwiglu, 9);
+  EXPECT_TRUE(test::bit_equal(layer.run(0, 1, 2), layer.run(0, 1, 1)));
+}
+
 TEST(ExpertsWorkspaceTest, AbsentExpertsAreNotReadAndPlanningReservesWhatRunningTakes) {
   Layer layer(WeightFormat::kBf16, {1, 2, 6, 32, 32}, kSwiglu, 7);
   std::vector<ExpertMatrices> only_routed(6);

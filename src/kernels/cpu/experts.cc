@@ -235,12 +235,10 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
   };
   pass(inter, [&](auto... a) { e.gate_and_up(a...); });
   pass(width, [&](auto... a) { e.down(a...); });
-  const std::int64_t sum_parts =
-      std::clamp<std::int64_t>(pairs * width / kMinimumWork, 1, ctx.pool.size());
   ctx.pool.parallel_for(
-      tokens == 1 ? 1 : sum_parts, 1, [&](std::int64_t begin, std::int64_t end, int) {
-        for (std::int64_t t = tokens * begin / sum_parts; t < tokens * end / sum_parts; ++t)
-          e.weighted_sum(t, 0, width);
+      tokens, std::max<std::int64_t>(1, kMinimumWork / (top_k * width)),
+      [&](std::int64_t begin, std::int64_t end, int) {
+        for (std::int64_t t = begin; t < end; ++t) e.weighted_sum(t, 0, width);
       });
 }
 
