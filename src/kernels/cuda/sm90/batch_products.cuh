@@ -106,10 +106,9 @@ __global__ void __launch_bounds__(BatchShape::kThreads, 1) batch_products(const 
   const int of_lane = group * 64 + thread % 128 / 32 * 16 + lane / 4;
   int left = each, going = 0;
   for (int c = 0; c < chunks; ++c) {
-    wait_pieces_but<S::kStages - 1>();
+    wait_pieces_but<S::kStages - 2>();  // of the chunks asked for so far, up to c + kStages - 2
     asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");  // all of the warpgroup's pieces are there, and those of the chunk before are read
     if (c > 0) ask(c - 1 + S::kStages);
-    else end_pieces();
     const std::uint8_t* const weights = ring + c % S::kStages * S::kStageBytes + of_lane * 128;
     const std::uint32_t x = operand(shared_address(image + c * kParts * S::kPartBytes));
 #pragma unroll

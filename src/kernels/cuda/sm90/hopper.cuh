@@ -166,12 +166,6 @@ __device__ inline void barrier_expect(std::uint64_t* barrier, int bytes) {
 __device__ inline void barrier_expect(std::uint64_t* barrier, int bytes, int block) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" ::"r"(address_in(block, barrier)), "r"(bytes) : "memory");
 }
-/// This block's shared memory to another's, in multiples of 16 bytes; completes on the barrier there. Writers call copies_follow() before.
-__device__ inline void copy_across(void* to, const void* from, int bytes, std::uint64_t* barrier, int block) {
-  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address_in(block, to)),
-               "r"(shared_address(from)), "r"(bytes), "r"(address_in(block, barrier))
-               : "memory");
-}
 /// All threads of the cluster.
 __device__ inline void cluster_meet() { asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory"); }
 __device__ inline void barrier_wait(std::uint64_t* barrier, int parity) {
