@@ -314,8 +314,8 @@ const std::vector<Flag> kFlags = {
     {.names = {"-cmoe", "--cpu-moe"}, .target = &Options::cpu_moe, .help = "with --device cuda, the weights of routed experts stay there", .commands = kCached},
     {.names = {"--host-experts"}, .value = "HOW", .target = &Options::host_experts,
      .help = "experts that stay there, in steps: compute: by its cores, equal within rounding; stream: by the GPU, as prompts' always are, to which they come over the bus; "
-             "auto: what is faster, by what the cores are measured to read. Not the default: once in four checks on a GPU compute gave other bits",
-     .default_text = "stream", .choices = {"auto", "compute", "stream"}, .commands = kCached},
+             "auto: what is faster, by what the cores are measured to read",
+     .default_text = "auto", .choices = {"auto", "compute", "stream"}, .commands = kCached},
     {.names = {"--random-weights"}, .value = "SEED", .target = &Options::random_weights,
      .help = "the model's shapes with pseudo-random weights: -m needs a config.json only (some are in bench/shapes); prompts are given as --ids",
      .min = 0, .max = kInt32Max, .commands = {kRun, kLogits, kBench, kServe}},

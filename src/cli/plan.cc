@@ -84,7 +84,7 @@ int plan(const Options& options) {
   report.request.is_budget = report.has_budget;
   report.request.offload = weight_offload(options);
   report.host_experts = weigh_host_experts(options, *outlined.model, decode_cost(*outlined.model, 0, DType::kBF16));
-  if (options.host_experts == "auto") report.request.offload.compute = report.host_experts && report.host_experts->speed.computes();
+  if (options.host_experts.value_or("auto") == "auto") report.request.offload.compute = report.host_experts && report.host_experts->speed.computes();
   report.request.limit = report.has_budget          ? parse_size("--budget", *options.budget)
                          : options.device == "cuda" ? ops::free_cuda_memory().value_or(kFreeOnH200)
                                                     : machine::available_memory() + outlined.process;

@@ -97,11 +97,11 @@ std::optional<HostExpertsChoice> weigh_host_experts(const Options& options, cons
 }
 
 void choose_host_experts(Options& options) {
-  if (!weight_offload(options).any() || options.host_experts.value_or("stream") == "stream") return;
+  if (!weight_offload(options).any() || options.host_experts == "stream") return;
   model_folder(options.model);
   const auto outline = Model::outline(options.model);
   const auto choice = weigh_host_experts(options, *outline, decode_cost(*outline, 0, DType::kBF16));
-  if (options.host_experts == "auto") options.host_experts = choice && choice->speed.computes() ? "compute" : "stream";
+  if (options.host_experts.value_or("auto") == "auto") options.host_experts = choice && choice->speed.computes() ? "compute" : "stream";
   if (choice) {
     log::info("experts of steps: {} (at most {:.3g} tokens/s over the bus, {:.3g} by the host's cores, which read {:.3g} GB/s)",
               *options.host_experts, choice->speed.stream, choice->speed.compute, choice->reads / 1e9);
