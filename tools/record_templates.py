@@ -4,7 +4,7 @@
     python3 -m venv VENV && VENV/bin/pip install jinja2==3.1.6
     VENV/bin/python tools/record_templates.py [FOLDER_OF_PUBLISHED_TEMPLATES]
 
-Writes into tests/data/templates: chats.json (150 chats made here, from a fixed seed), own.json (full text of the templates that lie
+Writes into tests/data/templates: chats.json (115 chats made here, from a fixed seed), own.json (full text of the templates that lie
 there), matrix.json (operators, tests and filters on values of every type), errors.json (errors and their lines), unicode.json (digests of
 string methods over all code points), and, with a
 folder given, published.json: for each of its *.jinja and each chat only the length and FNV-1a digest of the text, or that there is
@@ -188,7 +188,7 @@ def chat(rng):
 
 def record_chats():
     rng = random.Random(20250309)
-    chats = [chat(rng) for _ in range(150)]
+    chats = [chat(rng) for _ in range(115)]
     write("chats.json", chats)
     return chats
 

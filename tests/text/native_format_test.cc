@@ -101,7 +101,7 @@ TEST_P(PublishedQwen, TheTemplateIsRecognised) {
 
 INSTANTIATE_TEST_SUITE_P(Files, PublishedQwen,
                          testing::Values(Published{"Qwen-Qwen3-0.6B.jinja", QwenDialect::kQwen3,
-                                                   68},
+                                                   52},
                                          Published{"Qwen3.5-4B.jinja", QwenDialect::kQwen35, 30}),
                          [](const auto& file) {
                            return file.param.dialect == QwenDialect::kQwen3 ? "Qwen3" : "Qwen35";
