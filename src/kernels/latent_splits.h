@@ -32,14 +32,14 @@ PALIMPSEST_HOST_DEVICE inline int latent_split_count(int length, int most) {
 /// Bytes of the parts of the workspace, for lists of at most `max_length` rows.
 struct LatentDecodeRoom {
   std::int64_t splits = 0;   ///< of any row
-  std::int64_t queries = 0;  ///< 16-bit [R, padded heads, 576], and F32 [R, padded heads]
+  std::int64_t queries = 0;  ///< 16-bit [R, padded heads, 576], and F32 [R, padded heads, 2]
   std::int64_t sums = 0;     ///< F32 [R, splits, H, 2]
   std::int64_t mixes = 0;    ///< F32 [R, splits, H, 512]
 
   LatentDecodeRoom(std::int64_t rows, std::int64_t heads, std::int64_t max_length) {
     const std::int64_t needed = (max_length + kLeastSplitTokens - 1) / kLeastSplitTokens, most = most_latent_splits(heads);
     splits = needed < most ? needed : most;
-    queries = rows * padded_latent_heads(heads) * (576 * 2 + 4);
+    queries = rows * padded_latent_heads(heads) * (576 * 2 + 8);
     sums = (rows * heads * splits * 8 + 255) / 256 * 256;
     mixes = rows * heads * splits * 512 * 4;
   }

@@ -22,7 +22,7 @@ sm90::DecodeWorkspace workspace(const LatentDecodeArgs& args, std::int64_t max_l
   const bool codes = args.list.q8.defined();
   if (codes) work.block_heads = work.padded_heads % 48 == 0 ? 48 : std::min(work.padded_heads, 32);
   else work.block_heads = heads > 64 ? work.padded_heads / 2 : work.padded_heads;
-  work.image_bytes = work.block_heads * (sm90::kListRow * 2 + (codes ? 4 : 0));
+  work.image_bytes = work.block_heads * (sm90::kListRow * 2 + (codes ? 8 : 0));
   work.sums = reinterpret_cast<float2*>(at + room.queries);
   work.mixes = reinterpret_cast<float*>(at + room.queries + room.sums);
   work.splits = static_cast<int>(room.splits);
@@ -45,21 +45,21 @@ Tensor codes_of(const PagedList& list) {
 }
 
 template <class Kernel>
-void attend(Kernel* kernel, int bytes, int blocks, int most_rows, const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, std::int64_t items, cudaStream_t stream) {
+void attend(Kernel* kernel, int threads, int bytes, int blocks, int most_rows, const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, std::int64_t items, cudaStream_t stream) {
   const int rows = box_rows(args.list.blocks.sizes[1], most_rows);
   const CUtensorMap map = tensor_map(args.list.q8.defined() ? codes_of(args.list) : args.list.blocks, {1, rows}, kName);
   const std::int64_t clusters = std::min<std::int64_t>(items, multiprocessors(kName) / blocks);
-  launch_clusters(kernel, clusters * blocks, blocks, sm90::kDecodeThreads, bytes, stream, kName, args, work, map, rows);
+  launch_clusters(kernel, clusters * blocks, blocks, threads, bytes, stream, kName, args, work, map, rows);
 }
 
 /// N heads a block, clusters of kBlocks.
 template <int N, int kBlocks>
 void attend_list(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, cudaStream_t stream) {
-  attend(sm90::latent_decode<N, kBlocks>, sm90::DecodeMemory<N>::kBytes, kBlocks, sm90::kTile / kBlocks, args, work, args.q.sizes[0] * work.splits, stream);
+  attend(sm90::latent_decode<N, kBlocks>, sm90::kDecodeThreads, sm90::DecodeMemory<N>::kBytes, kBlocks, sm90::kTile / kBlocks, args, work, args.q.sizes[0] * work.splits, stream);
 }
 template <int N>
 void attend_codes(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, cudaStream_t stream) {
-  attend(sm90::latent_decode_codes<N>, sm90::CodesMemory<N>::kBytes, 1, sm90::kTile, args, work, args.q.sizes[0] * work.splits * (work.padded_heads / N), stream);
+  attend(sm90::latent_decode_codes<N>, sm90::CodesMemory<N>::kThreads, sm90::CodesMemory<N>::kBytes, 1, sm90::kTile, args, work, args.q.sizes[0] * work.splits * (work.padded_heads / N), stream);
 }
 
 void choose_heads(const LatentDecodeArgs& args, const sm90::DecodeWorkspace& work, cudaStream_t stream) {

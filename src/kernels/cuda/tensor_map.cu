@@ -32,8 +32,9 @@ CUtensorMap tensor_map(const Tensor& t, std::initializer_list<int> box, const ch
   for (const int count : box) boxes[d--] = static_cast<cuuint32_t>(count);
   CUtensorMap map;
   const bool bytes = t.dtype == DType::kI8;
+  if (bytes) boxes[0] = 128;
   const CUresult status = encoder()(&map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(t.rank), t.data, sizes, strides, boxes, steps,
-                                    CU_TENSOR_MAP_INTERLEAVE_NONE, bytes ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw Error(ErrorCode::kInternal, std::string("CUDA: ") + what + ": no map for bulk copies, status " + std::to_string(static_cast<int>(status)));

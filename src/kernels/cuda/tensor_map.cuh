@@ -9,7 +9,7 @@
 
 namespace palimpsest::cuda {
 
-/// A map for bulk tensor copies: boxes of 64 columns of BF16 (128-byte swizzle) or I8 (64-byte swizzle), out of a tensor whose
+/// A map for bulk tensor copies: boxes of 64 columns of BF16 or 128 of I8 (128-byte swizzle), out of a tensor whose
 /// last dimension is contiguous. `box` counts what is taken of every dimension but the last, outermost first. Reads beyond a dimension give zeros.
 CUtensorMap tensor_map(const Tensor& t, std::initializer_list<int> box, const char* what);
 

@@ -1,57 +1,65 @@
 #pragma once
 
 // Absorbed decode over a list in 8-bit codes (q8_rows.h). With C_g the codes of group g (the thirds of the latent, the shared key channels) of 64
-// tokens, s_g their scales, and weights of a tile as in latent_decode.cuh:
+// tokens, s_g their scales, f that of the queries' integers (one for the latent, one for the keys), and weights of a tile as in latent_decode.cuh:
 //
-//     S^T [64 tokens, N heads] = sum_g s_g (C_g Q'_g^T)          O_g^T [channels of g, N] += C_g^T (s_g P)^T
+//     S^T [64 tokens, N heads] = sum_g s_g f (C_g Q'_g^T)          O_g^T [channels of g, N] += C_g^T (s_g P)^T
 //
-// A code is an integer, which F16 holds, so nothing is rounded but q' and s_g P, to F16. Codes go from shared memory straight to the registers
-// from which the tensor cores take them, once for each product: five instructions for four codes. Written back to shared memory for both, as
-// before, a tile moves 2,900 cycles of it; so 1,600 (32 heads), and memory brings one in 2,050.
+// Scores are products of integers, codes as they lie in shared memory: q' has 16 bits and goes as two 8-bit matrices, 256 high + low, side by side on
+// the narrow side. In the other product codes are F16, which holds them exactly, made in the registers from which the tensor cores take them, five
+// instructions for four. So nothing is rounded but q' and s_g P.
 //
-// Tiles are taken in pairs. Each of two warpgroups finds the scores of one tile, for all of the block's heads, and adds both tiles to its half of
-// the latent. More heads than a block takes are other blocks, side by side in the grid, which find the list in L2. A third warpgroup asks for it.
+// Two warpgroups (one of more than 32 heads: registers) find scores and weights, tile by tile in turn; two add tiles to a half of the latent each; a
+// warp of another asks for the list. More heads than a block takes are other blocks, side by side in the grid, which find the list in L2.
 //
-// F16 has exponents for 2^-24 to 2^16. Queries have a power of two for each row and head (absorb_queries). s_g P is held in range by anchors of
-// heads, as in latent_decode.cuh, and by a power of two for each group of channels. Both begin so that the largest number of the first pair is near
-// 2^kTop, and move when one would pass 2^15. Then what is lost below 2^-24 is 2^31 times smaller than what it is added to.
+// F16 has exponents for 2^-24 to 2^16. s_g P is held in range by anchors of heads, as in latent_decode.cuh, and by a power of two for each group
+// of channels. Both begin so that the largest number of the first tile is near 2^kTop, and move when one would pass 2^15. What is lost below 2^-24 is
+// then 2^31 times smaller than what it is added to.
 
 #include "kernels/cuda/sm90/latent_decode.cuh"
 
 namespace palimpsest::cuda::sm90 {
 
-inline constexpr int kGroups = 3;  ///< of the latent, 192 columns each but the last
-inline constexpr int kTop = 7;     ///< of weights, in powers of two, where anchors have moved
+inline constexpr int kGroups = 3;        ///< of the latent, 192 columns each but the last
+inline constexpr int kTop = 7;           ///< of weights, in powers of two, where anchors have moved
 inline constexpr int kLeastPower = -64;  ///< of groups: weights times scales that are smaller are zeros
-inline constexpr int kCodesBytes = kTile * kListRow, kScalesBytes = kTile * 8, kChunkBytes = kTile * 64;
+inline constexpr int kBoxBytes = kTile * 128, kCodesBytes = 5 * kBoxBytes, kScalesBytes = kTile * 8;
 
 extern __shared__ __align__(1024) unsigned char codes_memory[];
 
 /// Shared memory of a block for N heads: constant addresses, which take no registers.
 template <int N>
 struct CodesMemory {
-  static constexpr int kQueries = N * (kListRow * 2 + 4), kWeights = 2 * kGroups * N * 128, kMaxima = 8 * (N + 4) * 4;
+  static constexpr int kScorers = N < 48 ? 2 : 1;  ///< warpgroups that find scores and weights, tile by tile in turn
+  static constexpr int kThreads = (kScorers + 3) * 128;
+  static constexpr int kQueries = N * (kListRow * 2 + 8), kWeights = 2 * kGroups * N * 128, kFloats = (kScorers * 4 + 4) * (N + 4) * 4;
   static constexpr int kLimit = 227 * 1024 - 256;  ///< less barriers
-  static constexpr int kTiles = (kLimit - kQueries - kWeights - kMaxima) / (kCodesBytes + kScalesBytes);
-  static constexpr int kBytes = 256 + kQueries + kWeights + kMaxima + kTiles * (kCodesBytes + kScalesBytes);
-  static_assert(kTiles >= 3);
+  static constexpr int kTiles = (kLimit - kQueries - kWeights - kFloats) / (kCodesBytes + kScalesBytes);
+  static constexpr int kBytes = 256 + kQueries + kWeights + kFloats + kTiles * (kCodesBytes + kScalesBytes);
+  static_assert(kTiles >= 3 && kTiles <= 8);
 
-  /// Of a tile: nine chunks [64 tokens, 64 columns], 64-byte swizzle.
+  /// Of a tile: boxes [64 tokens, 128 columns], 128-byte swizzle; half of the last is zeros.
   __device__ static unsigned char* codes() { return codes_memory; }
   /// s_g P: [2 tiles, 3 groups], each [N, 64 tokens].
   __device__ static unsigned char* weights() { return codes_memory + kTiles * kCodesBytes; }
   /// The image of DecodeWorkspace.
   __device__ static unsigned char* queries() { return weights() + kWeights; }
-  __device__ static const float* powers() { return reinterpret_cast<const float*>(queries() + N * kListRow * 2); }
+  __device__ static const float* scales_of_queries() { return reinterpret_cast<const float*>(queries() + N * kListRow * 2); }  ///< [2, N]: of the latent, of the shared key channels
   /// Of a tile: BF16 [64, 4].
   __device__ static uint2* scales() { return reinterpret_cast<uint2*>(queries() + kQueries); }
-  __device__ static float* maxima() { return reinterpret_cast<float*>(scales() + kTiles * kTile); }    ///< [8 warps, N]
-  __device__ static float4* largest() { return reinterpret_cast<float4*>(maxima() + 8 * N); }           ///< [8 warps], of a group each
-  __device__ static std::uint64_t* full() { return reinterpret_cast<std::uint64_t*>(largest() + 8); }  ///< of the tiles
+  __device__ static float* maxima() { return reinterpret_cast<float*>(scales() + kTiles * kTile); }  ///< [warps, N]
+  __device__ static float4* largest() { return reinterpret_cast<float4*>(maxima() + kScorers * 4 * N); }  ///< [warps], of a group each
+  /// By which sums of tiles before this one are to be multiplied, and how far anchors have moved: [2 tiles, N].
+  __device__ static float* factors() { return reinterpret_cast<float*>(largest() + kScorers * 4); }
+  __device__ static float* moves() { return factors() + 2 * N; }
+  /// [2 tiles]: powers of the groups; whether sums are to be multiplied.
+  __device__ static int4* powers() { return reinterpret_cast<int4*>(moves() + 2 * N); }
+  __device__ static std::uint64_t* full() { return reinterpret_cast<std::uint64_t*>(powers() + 2); }  ///< of the tiles
   __device__ static std::uint64_t* empty() { return full() + kTiles; }
-  __device__ static std::uint64_t* queries_full() { return empty() + kTiles; }
-  __device__ static std::uint64_t* queries_empty() { return queries_full() + 1; }
-  __device__ static std::uint64_t* mixed() { return queries_full() + 2; }
+  __device__ static std::uint64_t* weights_full() { return empty() + kTiles; }
+  __device__ static std::uint64_t* weights_empty() { return weights_full() + 2; }
+  __device__ static std::uint64_t* queries_full() { return weights_full() + 4; }
+  __device__ static std::uint64_t* queries_empty() { return weights_full() + 5; }
 };
 
 /// Codes 0 and 2 of a word as F16: code + 128 below the exponent of 2^10, less 1152. `exponent` is 0x64806480 where the compiler does
@@ -66,141 +74,88 @@ __device__ inline float power_of_two(int e) { return __int_as_float((e + 127) <<
 __device__ inline int exponent_of(float x) { return min(max((__float_as_int(x) >> 23) - 127, -126), 126); }  ///< x >= 0
 
 /// Sums are there; the compiler, which does not know of the wait, reads them no sooner.
-template <int kCount>
-__device__ void arrived(float (&x)[kCount]) {
+__device__ inline void arrived(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+__device__ inline void arrived(int& x) { asm volatile("" : "+r"(x)::"memory"); }
+template <class T, int kCount>
+__device__ void arrived(T (&x)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
+  for (int i = 0; i < kCount; ++i) arrived(x[i]);
 }
 
-/// A warpgroup's share of one block's work.
+/// A warpgroup that finds scores and weights.
 template <int N>
-struct CodesWorker {
+struct CodesScorer {
   static constexpr int kEights = N / 8;
-  static constexpr int kBuffers = N < 48 ? 2 : 1;  ///< of fragments, and of sums of a group: with one, codes are converted after the product before them
+  static constexpr int kScorers = CodesMemory<N>::kScorers, kBuffers = kScorers == 1 ? 2 : 1;  ///< of sums of a product
+  static constexpr int kHeads = code_heads(N), kParts = N / kHeads;  ///< heads of a product, products of a group
   using Memory = CodesMemory<N>;
-  using Place = RingPlace<Memory::kTiles>;
 
   const LatentDecodeArgs& a;
   const DecodeWorkspace& work;
-  int group, warp, lane;  ///< warpgroup; warp in it; lane
-  float scale;            ///< to powers of two
-  int items_done = 0, pairs_done = 0;
-  Place place{};  ///< of the pair's first tile
-  float mix[4][N / 2];
-  float scores[N / 2];  ///< of tokens r, r + 8 and heads h, h + 1
+  int turn, warp, lane;  ///< which tiles it takes
+  int items_done = 0, tiles_done = 0;
+  RingPlace<Memory::kTiles> place{};
+  std::uint32_t codes, queries;  ///< operands
+  float scores[N / 2];  ///< of tokens r, r + 8 and heads h, h + 1, less anchors
   float step[2][4];     ///< scales of tokens r and r + 8
   float anchor[kEights][2], sum[kEights][2];
   int power[kGroups];  ///< weights and sums of a group are so many powers of two too small
 
   __device__ int row() const { return 16 * warp + lane / 4; }
+  __device__ int buffer() const { return tiles_done & 1; }
+  __device__ int all() const { return 4 * turn + warp; }
 
-  /// Eight words of codes: this warp's 16 rows (or columns) of a chunk of 64 of K.
-  struct Words {
-    std::uint32_t x[2][4];
-  };
-  __device__ static void load_rows(Words& w, std::uint32_t at) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(w.x[i][0]), "=r"(w.x[i][1]), "=r"(w.x[i][2]), "=r"(w.x[i][3]) : "r"(at ^ (32 * i)));
-    }
-  }
-  __device__ static void load_columns(Words& w, std::uint32_t at) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(w.x[i][0]), "=r"(w.x[i][1]), "=r"(w.x[i][2]), "=r"(w.x[i][3])
-                   : "r"(at + kChunkBytes / 2 * i));
-    }
-  }
-  /// To fragments of four steps of 16 of K. Of rows, K runs along words, its even codes first (codes_column()); of columns, an odd one is row 8 on.
-  template <bool kColumns>
-  __device__ static void widen(std::uint32_t (&f)[4][4], const Words& w) {
-    const auto exponent = static_cast<std::uint32_t>(forgotten(0x64806480));
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const std::uint32_t x = w.x[s / 2][s % 2 * 2], y = w.x[s / 2][s % 2 * 2 + 1];
-      f[s][0] = even_codes(x, exponent);
-      f[s][kColumns ? 1 : 2] = even_codes(x >> 8, exponent);
-      f[s][kColumns ? 2 : 1] = even_codes(y, exponent);
-      f[s][3] = even_codes(y >> 8, exponent);
-    }
-  }
-  __device__ static void multiply(float* d, const std::uint32_t (&f)[4][4], std::uint32_t b, bool fresh) {
+  /// Product i of a tile, of a group and some heads.
+  __device__ void multiply(int (&d)[kHeads], int i) const {
+    const int g = i / kParts;
     wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < 4; ++s) wgmma_along_f16<N>(d, f[s], b + s * kStepAlong, s > 0 || !fresh);
+    for (int k = 0; k < (g < 2 ? 6 : 8 - 2 * g); ++k) {  // 32 columns each
+      const int c = (g < 3 ? 3 * g : 8) + k / 2, columns = (c == 8 ? 0 : c + 1) * (N * 128 >> 4) + k % 2 * kStepAlong;
+      wgmma_codes<2 * kHeads>(d, codes + c / 2 * (kBoxBytes >> 4) + c % 2 * 4 + k % 2 * kStepAlong, queries + i % kParts * (kHeads * 128 >> 4) + columns, k > 0);
+    }
     wgmma_commit();
   }
 
-  /// Scores of the tile, before the powers of heads.
-  __device__ void find_scores(const Place& tile, int valid) {
-    barrier_wait(Memory::full() + tile.slot, tile.turn);
+  __device__ void add_product(int (&part)[kHeads], int i) {
+    const int g = i / kParts;
+    arrived(part);
+#pragma unroll
+    for (int b = 0; b < kHeads / 8; ++b) {
+      const int all = i % kParts * kHeads / 8 + b;
+      const float2 f = *reinterpret_cast<const float2*>(Memory::scales_of_queries() + g / 3 * N + 8 * all + lane % 4 * 2);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float x = __int2float_rn(part[4 * b + e] * 256 + part[kHeads / 2 + 4 * b + e]), scale = step[e / 2][g], times = e % 2 == 0 ? f.x : f.y;
+        float& score = scores[4 * all + e];
+        score = g == 0 ? x * scale : g < 3 ? __fmaf_rn(x, scale, score) : __fmaf_rn(x * scale, times, score);
+        if (g == 2) score = __fmaf_rn(score, times, -anchor[all][e % 2]);
+      }
+    }
+  }
+
+  /// In powers of two; tokens out of sight have none. Hands the tile back.
+  __device__ void find_scores(int valid) {
+    barrier_wait(Memory::full() + place.slot, place.turn);
+    // From one lane, so that the compiler sees that they are the same for all.
+    queries = __shfl_sync(~0u, operand(shared_address(Memory::queries())), 0);
+    codes = __shfl_sync(~0u, operand(shared_address(Memory::codes())) + place.slot * (kCodesBytes >> 4), 0);
+    int part[kBuffers][kHeads];
+#pragma unroll
+    for (int i = 0; i < kBuffers; ++i) multiply(part[i], i);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const bool seen = row() + 8 * i < valid;
-      const uint2 x = seen ? Memory::scales()[tile.slot * kTile + row() + 8 * i] : uint2{};
+      const uint2 x = row() + 8 * i < valid ? Memory::scales()[place.slot * kTile + row() + 8 * i] : uint2{};
       const float2 low = unpack_bf16(x.x), high = unpack_bf16(x.y);
       step[i][0] = low.x, step[i][1] = low.y, step[i][2] = high.x, step[i][3] = high.y;
     }
-    const int token = 16 * warp + lane % 16;
-    const std::uint32_t at = shared_address(Memory::codes()) + tile.slot * kCodesBytes + token * 64 + ((lane / 16 ^ (token / 2 % 4)) << 4);
-    const std::uint32_t queries = operand(shared_address(Memory::queries()));
-    float part[kBuffers][N / 2];
-    std::uint32_t fragments[kBuffers][4][4];
-    Words words;
-    const auto add_group = [&](int g) {
-      float (&x)[N / 2] = part[g % kBuffers];
-      arrived(x);
 #pragma unroll
-      for (int i = 0; i < N / 2; ++i) scores[i] = g == 0 ? x[i] * step[i / 2 % 2][0] : __fmaf_rn(x[i], step[i / 2 % 2][g], scores[i]);
-    };
-    load_rows(words, at);
-    widen<false>(fragments[0], words);
-#pragma unroll
-    for (int c = 0; c < 9; ++c) {
-      const int g = c == 8 ? 3 : c / 3;
-      const bool first = c % 3 == 0 || c == 8, last = c == 2 || c == 5 || c >= 7;
-      if (c < 8) load_rows(words, at + (c + 1) * kChunkBytes);
-      multiply(part[g % kBuffers], fragments[c % kBuffers], queries + (c == 8 ? 0 : c + 1) * (N * 128 >> 4), first);
-      wgmma_wait<kBuffers - 1>();  // the product before; this one's fragments may not be touched yet
-      if (kBuffers == 2 && first && c > 0) add_group(g - 1);
-      if (kBuffers == 1 && last) add_group(g);
-      if (c < 8) widen<false>(fragments[(c + 1) % kBuffers], words);
-    }
-    if (kBuffers == 1) return;
-    wgmma_wait<0>();
-    add_group(3);
-  }
-
-  /// Adds a tile to this warpgroup's 256 channels; hands it back.
-  __device__ void add_tile(const Place& tile, int of_pair) {
-    const std::uint32_t at = shared_address(Memory::codes()) + tile.slot * kCodesBytes + group * 4 * kChunkBytes + lane * 64 + ((warp ^ (lane / 2 % 4)) << 4);
-    const std::uint32_t weights = operand(shared_address(Memory::weights())) + of_pair * kGroups * (N * 128 >> 4);
-    std::uint32_t fragments[kBuffers][4][4];
-    Words words;
-    load_columns(words, at);
-    widen<true>(fragments[0], words);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (j < 3) load_columns(words, at + (j + 1) * kChunkBytes);
-      multiply(mix[j], fragments[j % kBuffers], weights + group_of(j) * (N * 128 >> 4), false);
-      if (j == 3) warp_arrive(Memory::empty() + tile.slot);
-      wgmma_wait<kBuffers - 1>();
-      if (j < 3) widen<true>(fragments[(j + 1) % kBuffers], words);
-    }
-    wgmma_wait<0>();
-#pragma unroll
-    for (int j = 0; j < 4; ++j) arrived(mix[j]);
-  }
-  /// Which group of the latent a chunk of this warpgroup belongs to.
-  __device__ int group_of(int j) const { return group == 0 ? j / 3 : (4 + j) / 3; }
-
-  /// To powers of two; tokens out of sight have none.
-  __device__ void finish_scores(int valid) {
-#pragma unroll
-    for (int b = 0; b < kEights; ++b) {
-      const float2 times = *reinterpret_cast<const float2*>(Memory::powers() + 8 * b + lane % 4 * 2);
-      scores[4 * b] *= times.x * scale, scores[4 * b + 1] *= times.y * scale, scores[4 * b + 2] *= times.x * scale, scores[4 * b + 3] *= times.y * scale;
+    for (int i = 0; i < 4 * kParts; ++i) {
+      if (kBuffers == 2 && i < 4 * kParts - 1) wgmma_wait<1>();
+      else wgmma_wait<0>();
+      if (i == 4 * kParts - 1) warp_arrive(Memory::empty() + place.slot);
+      add_product(part[i % kBuffers], i);
+      if (i + kBuffers < 4 * kParts) multiply(part[i % kBuffers], i + kBuffers);
     }
     if (valid >= kTile) return;
 #pragma unroll
@@ -209,23 +164,23 @@ struct CodesWorker {
 
   /// s_g P to shared memory. Returns whether one is too large for F16, or P for sums of it, which are `added`.
   __device__ bool write_weights(float (&added)[kEights][2]) {
-    float times[kGroups][2], most[2] = {0, 0};
+    float times[kGroups][2], most = 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) times[g][i] = step[i][g] * power_of_two(-power[g]);
     }
-    unsigned char* const to = Memory::weights() + group * kGroups * N * 128 + swizzled(lane / 16 * 8 + lane % 8, 16 * warp + (lane & 8));
+    unsigned char* const to = Memory::weights() + buffer() * kGroups * N * 128 + swizzled(lane / 16 * 8 + lane % 8, 16 * warp + (lane & 8));
 #pragma unroll
     for (int b = 0; b < kEights; b += 2) {
       float p[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        p[i] = exp2_fast(scores[4 * b + i] - anchor[b + i / 4][i % 2]);
-        most[i / 2 % 2] = fmaxf(most[i / 2 % 2], p[i]);
-      }
+      for (int i = 0; i < 8; ++i) p[i] = exp2_fast(scores[4 * b + i]);
 #pragma unroll
-      for (int e = 0; e < 4; ++e) added[b + e / 2][e % 2] = p[e / 2 * 4 + e % 2] + p[e / 2 * 4 + 2 + e % 2];
+      for (int e = 0; e < 4; ++e) {
+        added[b + e / 2][e % 2] = p[e / 2 * 4 + e % 2] + p[e / 2 * 4 + 2 + e % 2];
+        most = fmaxf(most, added[b + e / 2][e % 2]);
+      }
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         std::uint32_t x[4];
@@ -235,37 +190,39 @@ struct CodesWorker {
       }
     }
     copies_follow();
-    bool far = false;
+    float largest = 0x1p-60f;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) far = far || most[i] * fmaxf(fmaxf(times[0][i], times[1][i]), fmaxf(times[2][i], 0x1p-60f)) > 32768;
-    return far;
+    for (int i = 0; i < 2 * kGroups; ++i) largest = fmaxf(largest, times[i / 2][i % 2]);
+    return most * largest > 32768;
   }
 
-  /// New anchors and powers for this pair and all before it.
-  __device__ void move_anchors() {
-    const int all = 4 * group + warp;
+  /// New anchors and powers for this tile and all before it, of which there are none where `fresh`.
+  __device__ void move_anchors(bool fresh) {
 #pragma unroll
     for (int i = 0; i < 2 * kEights; ++i) {
       float most = fmaxf(scores[i / 2 * 4 + i % 2], scores[i / 2 * 4 + 2 + i % 2]);
 #pragma unroll
       for (int offset = 4; offset < 32; offset *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, offset));
-      if (lane < 4) Memory::maxima()[all * N + i / 2 * 8 + lane * 2 + i % 2] = most;
+      if (lane < 4) Memory::maxima()[all() * N + i / 2 * 8 + lane * 2 + i % 2] = most;
     }
-    meet(1, 256);
+    meet(1 + turn, 128);
     float above[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int i = 0; i < 2 * kEights; ++i) {
+      const int head = i / 2 * 8 + lane % 4 * 2 + i % 2;
       float most = -INFINITY;
 #pragma unroll
-      for (int w = 0; w < 8; ++w) most = fmaxf(most, Memory::maxima()[w * N + i / 2 * 8 + lane % 4 * 2 + i % 2]);
-      float& now = anchor[i / 2][i % 2];
-      const float next = fmaxf(now, most - kTop), factor = exp2_fast(now - next);
-      now = next;
+      for (int w = 0; w < 4; ++w) most = fmaxf(most, Memory::maxima()[(4 * turn + w) * N + head]);
+      const float up = fresh ? most - kTop : fmaxf(0, most - kTop), factor = fresh ? 0 : exp2_fast(-up);
+      anchor[i / 2][i % 2] += up;
       sum[i / 2][i % 2] *= factor;
+      if (warp == 0 && lane < 4) Memory::factors()[buffer() * N + head] = factor, Memory::moves()[buffer() * N + head] = up;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) mix[j][i / 2 * 4 + i % 2] *= factor, mix[j][i / 2 * 4 + 2 + i % 2] *= factor;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) above[r] = fmaxf(above[r], scores[i / 2 * 4 + 2 * r + i % 2] - next);
+      for (int r = 0; r < 2; ++r) {
+        float& score = scores[i / 2 * 4 + 2 * r + i % 2];
+        score -= up;
+        above[r] = fmaxf(above[r], score);
+      }
     }
     float most[kGroups];
 #pragma unroll
@@ -274,171 +231,245 @@ struct CodesWorker {
 #pragma unroll
       for (int offset = 1; offset < 32; offset *= 2) most[g] = fmaxf(most[g], __shfl_xor_sync(~0u, most[g], offset));
     }
-    if (lane == 0) Memory::largest()[all] = make_float4(most[0], most[1], most[2], 0);
-    meet(1, 256);
+    if (lane == 0) Memory::largest()[all()] = make_float4(most[0], most[1], most[2], 0);
+    meet(1 + turn, 128);
 #pragma unroll
-    for (int w = 0; w < 8; ++w) {
-      const float4 x = Memory::largest()[w];
+    for (int w = 0; w < 4; ++w) {
+      const float4 x = Memory::largest()[4 * turn + w];
       most[0] = fmaxf(most[0], x.x), most[1] = fmaxf(most[1], x.y), most[2] = fmaxf(most[2], x.z);
     }
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-      const int next = max(power[g], exponent_of(most[g]) - kTop);
-      const float factor = power_of_two(max(power[g] - next, -126));
-      power[g] = next;
+    for (int g = 0; g < kGroups; ++g) power[g] = max(power[g], exponent_of(most[g]) - kTop);
+  }
+
+  /// What the other warpgroup has done to anchors and powers in the tile before, of the same item or not.
+  __device__ void follow(bool same) {
+    const int other = buffer() ^ 1;
+    barrier_wait(Memory::weights_full() + other, (tiles_done - 1) >> 1 & 1);
+    const int4 powers = Memory::powers()[other];
+    if (powers.w == 0 || !same) return;
+    power[0] = powers.x, power[1] = powers.y, power[2] = powers.z;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (group_of(j) != g) continue;
-#pragma unroll
-        for (int i = 0; i < N / 2; ++i) mix[j][i] *= factor;
-      }
+    for (int i = 0; i < 2 * kEights; ++i) {
+      const int head = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      const float up = Memory::moves()[other * N + head];
+      anchor[i / 2][i % 2] += up;
+      sum[i / 2][i % 2] *= Memory::factors()[other * N + head];
+      scores[i / 2 * 4 + i % 2] -= up, scores[i / 2 * 4 + 2 + i % 2] -= up;
     }
   }
 
-  __device__ void weigh(int valid) {
-    if (valid > 0) finish_scores(valid);
-    if (pairs_done > 0) barrier_wait(Memory::mixed(), (pairs_done - 1) & 1);
-    ++pairs_done;
+  __device__ void weigh(bool fresh) {
+    barrier_wait(Memory::weights_empty() + buffer(), (tiles_done >> 1 & 1) ^ 1);
+    if (kScorers == 2 && tiles_done > 0) follow(!fresh);
     float added[kEights][2];
-    if (meet_any(write_weights(added))) {
-      move_anchors();
+    const bool far = meet_any<128>(write_weights(added) || fresh, 1 + turn);
+    if (far) {
+      move_anchors(fresh);
       write_weights(added);
-      meet(1, 256);
     }
+    if (warp == 0 && lane == 0) Memory::powers()[buffer()] = make_int4(power[0], power[1], power[2], far);
+    warp_arrive(Memory::weights_full() + buffer());
 #pragma unroll
     for (int i = 0; i < 2 * kEights; ++i) sum[i / 2][i % 2] += added[i / 2][i % 2];
   }
 
-  __device__ void store(const DecodeItem& item, int first_head) {
-    const int heads = static_cast<int>(a.q.sizes[1]), all = 4 * group + warp;
-    const std::int64_t at = (static_cast<std::int64_t>(item.row) * work.splits + item.split) * heads;
+  __device__ void store_sums(std::int64_t at, int heads) {
 #pragma unroll
     for (int i = 0; i < 2 * kEights; ++i) {
       float total = sum[i / 2][i % 2];
 #pragma unroll
       for (int offset = 4; offset < 32; offset *= 2) total += __shfl_xor_sync(~0u, total, offset);
-      if (lane < 4) Memory::maxima()[all * N + i / 2 * 8 + lane * 2 + i % 2] = total;
+      if (lane < 4) Memory::maxima()[all() * N + i / 2 * 8 + lane * 2 + i % 2] = total;
     }
-    meet(1, 256);
+    meet(3, kScorers * 128);
 #pragma unroll
     for (int i = 0; i < 2 * kEights; ++i) {
-      const int head = i / 2 * 8 + lane % 4 * 2 + i % 2, h = first_head + head;
-      if (h >= heads) continue;
-      if (i / 2 == all && lane < 4) {
-        float total = 0;
-#pragma unroll
-        for (int w = 0; w < 8; ++w) total += Memory::maxima()[w * N + head];
-        work.sums[at + h] = make_float2(anchor[i / 2][i % 2], total);
-      }
-      float* const out = work.mixes + (at + h) * kLatent + 256 * group + 16 * warp + lane / 4 * 2;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float times = power_of_two(group_of(j) == 0 ? power[0] : group_of(j) == 1 ? power[1] : power[2]);  // no index: registers have none
-        *reinterpret_cast<float2*>(out + 64 * j) = make_float2(mix[j][i / 2 * 4 + i % 2] * times, mix[j][i / 2 * 4 + 2 + i % 2] * times);
-      }
+      const int head = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      if (i / 2 % 4 != warp || turn > 0 || lane >= 4 || head >= heads) continue;
+      const float* const x = Memory::maxima() + head;
+      float total = (x[0] + x[N]) + (x[2 * N] + x[3 * N]);
+      if (kScorers == 2) total += (x[4 * N] + x[5 * N]) + (x[6 * N] + x[7 * N]);  // whose tiles are whose does not matter
+      work.sums[at + head] = make_float2(anchor[i / 2][i % 2], total);
     }
+    if (kScorers == 2) meet(3, kScorers * 128);
   }
 
   __device__ void item(const DecodeItem& item, int first_head) {
     barrier_wait(Memory::queries_full(), items_done & 1);
     ++items_done;
 #pragma unroll
-    for (int i = 0; i < 2 * kEights; ++i) anchor[i / 2][i % 2] = -INFINITY, sum[i / 2][i % 2] = 0;
-#pragma unroll
-    for (int i = 0; i < 2 * N; ++i) mix[i / (N / 2)][i % (N / 2)] = 0;
+    for (int i = 0; i < 2 * kEights; ++i) anchor[i / 2][i % 2] = sum[i / 2][i % 2] = 0;
     power[0] = power[1] = power[2] = kLeastPower;
-    for (int begin = item.begin; begin < item.end; begin += 2 * kTile) {
-      const int valid = min(kTile, item.end - begin - group * kTile);  // of this warpgroup's tile; a last pair may be one tile
-      if (valid > 0) {
-        find_scores(place.ahead(group), valid);
-      } else {
-#pragma unroll
-        for (int i = 0; i < N / 2; ++i) scores[i] = -INFINITY;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) step[i / 4][i % 4] = 0;
-      }
-      weigh(valid);
-      if (begin + 2 * kTile >= item.end) warp_arrive(Memory::queries_empty());
-      const int tiles = item.end - begin > kTile ? 2 : 1;
-      for (int tile = 0; tile < tiles; ++tile, place.advance(1)) add_tile(place, tile);
-      warp_arrive(Memory::mixed());
+    for (int begin = item.begin; begin < item.end; begin += kTile, place.advance(1), ++tiles_done) {
+      if (tiles_done % kScorers != turn) continue;
+      find_scores(min(kTile, item.end - begin));
+      weigh(begin == item.begin);
     }
-    store(item, first_head);
+    warp_arrive(Memory::queries_empty());
+    if (kScorers == 2 && tiles_done % 2 == turn) follow(true);  // the last tile was the other's
+    const int heads = static_cast<int>(a.q.sizes[1]);
+    store_sums((static_cast<std::int64_t>(item.row) * work.splits + item.split) * heads + first_head, heads - first_head);
   }
 };
 
-/// Asks for the tiles of all items of this block: one warp, lanes ask for the boxes of a chunk side by side.
+/// One of the two warpgroups that add tiles to 256 channels of the latent each.
+template <int N>
+struct CodesMixer {
+  using Memory = CodesMemory<N>;
+
+  const LatentDecodeArgs& a;
+  const DecodeWorkspace& work;
+  int group, warp, lane;  ///< half of the latent
+  int tiles_done = 0;
+  RingPlace<Memory::kTiles> place{};
+  float mix[4][N / 2];
+
+  /// Which group of the latent a chunk of this warpgroup belongs to.
+  __device__ int group_of(int j) const { return group == 0 ? j / 3 : (4 + j) / 3; }
+  __device__ static int of_group(const int4& x, int g) { return g == 0 ? x.x : g == 1 ? x.y : x.z; }  // no index: registers have none
+
+  /// Four words of codes, 32 tokens of this warp's 16 channels of a chunk, to fragments of two steps of 16 tokens. A word holds two tokens of two
+  /// channels, of which the second is eight rows on in the product.
+  __device__ static void load(std::uint32_t (&x)[4], std::uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(at));
+  }
+  __device__ static void widen(std::uint32_t (&f)[2][4], const std::uint32_t (&x)[4]) {
+    const auto exponent = static_cast<std::uint32_t>(forgotten(0x64806480));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) f[i / 4][i % 4] = even_codes(x[i / 2] >> i % 2 * 8, exponent);
+  }
+
+  /// Powers of the tile; sums so far are multiplied where anchors have moved.
+  __device__ int4 take_weights(int buffer, const int4& before) {
+    const int4 powers = Memory::powers()[buffer];
+    if (powers.w == 0) return powers;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float times = power_of_two(max(of_group(before, group_of(j)) - of_group(powers, group_of(j)), -126));
+#pragma unroll
+      for (int i = 0; i < N / 4; ++i) {
+        const float factor = Memory::factors()[buffer * N + i / 2 * 8 + lane % 4 * 2 + i % 2] * times;
+        mix[j][i / 2 * 4 + i % 2] *= factor, mix[j][i / 2 * 4 + 2 + i % 2] *= factor;
+      }
+    }
+    return powers;
+  }
+
+  /// Where this lane finds its row of the tile at `place`.
+  __device__ std::uint32_t codes() const {
+    return shared_address(Memory::codes()) + place.slot * kCodesBytes + group * 2 * kBoxBytes + lane * 128;
+  }
+  /// Of eight halves of its chunks of 64 columns.
+  __device__ std::uint32_t piece(int i) const { return static_cast<std::uint32_t>(i / 4 * kBoxBytes + i % 2 * (kBoxBytes / 2) + ((i / 2 % 2 * 4 + warp) ^ (lane % 8)) * 16); }
+  /// Adds a tile to this warpgroup's channels; hands it back.
+  __device__ void add_tile(int4& powers) {
+    const int buffer = tiles_done & 1;
+    const std::uint32_t at = codes(), weights = operand(shared_address(Memory::weights())) + buffer * kGroups * (N * 128 >> 4);
+    std::uint32_t fragments[2][2][4], words[4];
+    barrier_wait(Memory::full() + place.slot, place.turn);
+    load(words, at + piece(0));
+    widen(fragments[0], words);
+    load(words, at + piece(1));
+    barrier_wait(Memory::weights_full() + buffer, tiles_done >> 1 & 1);
+    powers = take_weights(buffer, powers);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int j = i / 2;
+      wgmma_fence();
+#pragma unroll
+      for (int s = 0; s < 2; ++s) wgmma_along_f16<N>(mix[j], fragments[i % 2][s], weights + group_of(j) * (N * 128 >> 4) + (i % 2 * 2 + s) * kStepAlong, 1);
+      wgmma_commit();
+      wgmma_wait<1>();  // the product before; this one's fragments may not be touched yet
+      if (i < 7) widen(fragments[(i + 1) % 2], words);
+      if (i < 6) load(words, at + piece(i + 2));
+      if (i == 6) warp_arrive(Memory::empty() + place.slot);
+    }
+    place.advance(1);
+    wgmma_wait<0>();
+#pragma unroll
+    for (int j = 0; j < 4; ++j) arrived(mix[j]);
+    warp_arrive(Memory::weights_empty() + buffer);
+    ++tiles_done;
+  }
+
+  __device__ void item(const DecodeItem& item, int first_head) {
+#pragma unroll
+    for (int i = 0; i < 2 * N; ++i) mix[i / (N / 2)][i % (N / 2)] = 0;
+    int4 powers = make_int4(kLeastPower, kLeastPower, kLeastPower, 0);
+    for (int begin = item.begin; begin < item.end; begin += kTile) add_tile(powers);
+    const int heads = static_cast<int>(a.q.sizes[1]);
+    const std::int64_t at = (static_cast<std::int64_t>(item.row) * work.splits + item.split) * heads;
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) {
+      const int h = first_head + i / 2 * 8 + lane % 4 * 2 + i % 2;
+      if (h >= heads) continue;
+      float* const out = work.mixes + (at + h) * kLatent + 256 * group + 16 * warp + lane / 4 * 2;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float times = power_of_two(of_group(powers, group_of(j)));
+        *reinterpret_cast<float2*>(out + 64 * j) = make_float2(mix[j][i / 2 * 4 + i % 2] * times, mix[j][i / 2 * 4 + 2 + i % 2] * times);
+      }
+    }
+  }
+};
+
 template <int N>
 __device__ void fetch_codes(const LatentDecodeArgs& a, const DecodeWorkspace& work, const CUtensorMap* map, int box_rows) {
   using Memory = CodesMemory<N>;
-  const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTile / box_rows, blocks = work.padded_heads / N;
-  const auto block_tokens = static_cast<unsigned>(a.list.blocks.sizes[1]);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t tokens = a.list.blocks.sizes[1];
   RingPlace<Memory::kTiles> place;
-  DecodeItems items{a, work.most_splits, lane};
-  DecodeItem item;
-  int item_turn = 0;
-  for (int k = static_cast<int>(blockIdx.x); items.find(k / blocks, item); k += static_cast<int>(gridDim.x), item_turn ^= 1) {
-    const auto* table = static_cast<const std::int32_t*>(a.list.table.data) + item.slot * a.list.table.strides[0];
-    const auto block_of = [&](int tile_begin) {  // of this lane's box
-      const int token = tile_begin + lane * box_rows;
-      return lane < boxes && token < item.end ? table[static_cast<unsigned>(token) / block_tokens] : 0;
-    };
-    int later = block_of(item.begin);
-    for (int begin = item.begin; begin < item.end; begin += kTile, place.advance(1)) {
-      const int block = later, asked = min(boxes, (item.end - begin + box_rows - 1) / box_rows);
-      later = block_of(begin + kTile);
-      const auto row = static_cast<int>(static_cast<unsigned>(begin + lane * box_rows) % block_tokens);
-      std::uint64_t* const full = Memory::full() + place.slot;
-      barrier_wait(Memory::empty() + place.slot, place.turn ^ 1);
-      if (lane == 0) barrier_expect(full, asked * box_rows * (kListRow + 8));
-      __syncwarp();
-      if (lane < asked) {
-        unsigned char* const to = Memory::codes() + place.slot * kCodesBytes + lane * box_rows * 64;
-        for (int c = 0; c < 9; ++c) ask<false>({map, c * 64, row, block}, to + c * kChunkBytes, full);
-        const auto* scales = static_cast<const unsigned char*>(a.list.blocks.data) + block * a.list.blocks.strides[0] + block_tokens * kListRow + row * 8;
-        copy_bulk(Memory::scales() + place.slot * kTile + lane * box_rows, scales, box_rows * 8, full);
-      }
-      if (begin == item.begin && lane == 0) {  // the first tile is on its way while the item before still needs its queries
-        if (k == static_cast<int>(blockIdx.x)) await_kernel_before();
-        barrier_wait(Memory::queries_empty(), item_turn ^ 1);
-        barrier_expect(Memory::queries_full(), Memory::kQueries);
-        copy_bulk(Memory::queries(), work.queries + (static_cast<std::int64_t>(item.row) * blocks + k % blocks) * Memory::kQueries, Memory::kQueries,
-                  Memory::queries_full());
-      }
-      __syncwarp();
+  fetch_tiles(a, work, box_rows, 0, Memory::queries(), Memory::queries_full(), Memory::queries_empty(), [&](int asked, int row, int block) {
+    std::uint64_t* const full = Memory::full() + place.slot;
+    barrier_wait(Memory::empty() + place.slot, place.turn ^ 1);
+    if (lane == 0) barrier_expect(full, asked * box_rows * (5 * 128 + 8));
+    __syncwarp();
+    if (lane < asked) {
+      unsigned char* const to = Memory::codes() + place.slot * kCodesBytes + lane * box_rows * 128;
+      for (int c = 0; c < 5; ++c) ask<false>({map, c * 128, row, block}, to + c * kBoxBytes, full);
+      const auto* scales = static_cast<const unsigned char*>(a.list.blocks.data) + block * a.list.blocks.strides[0] + tokens * kListRow + row * 8;
+      copy_bulk(Memory::scales() + place.slot * kTile + lane * box_rows, scales, box_rows * 8, full);
     }
-  }
+    place.advance(1);
+  });
 }
 
 /// Blocks take items in turn, an item once for every N heads.
 template <int N>
-__global__ void __launch_bounds__(kDecodeThreads, 1)
+__global__ void __launch_bounds__(CodesMemory<N>::kThreads, 1)
     latent_decode_codes(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work, const __grid_constant__ CUtensorMap map, const int box_rows) {
   using Memory = CodesMemory<N>;
+  constexpr int kScorers = Memory::kScorers, kFetchRegisters = 32, kMixRegisters = kScorers == 2 ? 120 : 144, kScoreRegisters = kScorers == 2 ? 104 : 192;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   if (threadIdx.x == 0) {
     if (shared_address(codes_memory) % 1024 != 0) __trap();  // swizzles count from there
     for (int i = 0; i < Memory::kTiles; ++i) {
       barrier_init(Memory::full() + i, 1);
-      barrier_init(Memory::empty() + i, 8 * kWarpArrivals);
+      barrier_init(Memory::empty() + i, 12 * kWarpArrivals);
+    }
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(Memory::weights_full() + i, 4 * kWarpArrivals);
+      barrier_init(Memory::weights_empty() + i, 8 * kWarpArrivals);
     }
     barrier_init(Memory::queries_full(), 1);
-    barrier_init(Memory::queries_empty(), 8 * kWarpArrivals);
-    barrier_init(Memory::mixed(), 8 * kWarpArrivals);
+    barrier_init(Memory::queries_empty(), 4 * kScorers * kWarpArrivals);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   allow_kernel_after();
   __syncthreads();
-  if (warp >= 8) {
-    registers_down<40>();
-    if (warp == 8) fetch_codes<N>(a, work, &map, box_rows);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (warp >= 4 * kScorers + 8) {
+    registers_down<kFetchRegisters>();
+    if (warp == 4 * kScorers + 8) fetch_codes<N>(a, work, &map, box_rows);
+  } else if (warp >= 4 * kScorers) {
+    registers_up<kMixRegisters>();
+    CodesMixer<N> worker{a, work, warp / 4 - kScorers, warp % 4, lane};
+    each_item(a, work, [&](const DecodeItem& item, int rank) { worker.item(item, rank * N); });
   } else {
-    registers_up<232>();
-    const int lane = static_cast<int>(threadIdx.x) % 32, blocks = work.padded_heads / N;
-    CodesWorker<N> worker{a, work, warp / 4, warp % 4, lane, a.scale * 1.44269504f};
-    DecodeItems items{a, work.most_splits, lane};
-    DecodeItem item;
-    for (int k = static_cast<int>(blockIdx.x); items.find(k / blocks, item); k += static_cast<int>(gridDim.x)) worker.item(item, k % blocks * N);
+    registers_up<kScoreRegisters>();
+    CodesScorer<N> worker{a, work, warp / 4, warp % 4, lane};
+    each_item(a, work, [&](const DecodeItem& item, int rank) { worker.item(item, rank * N); });
   }
 }
 

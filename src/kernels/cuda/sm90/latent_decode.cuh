@@ -79,11 +79,12 @@ struct RingPlace {
   }
 };
 
-/// Two warpgroups meet; true where any thread said so.
-__device__ inline bool meet_any(bool flag) {
+/// Warpgroups meet; true where any thread said so.
+template <int kThreads = 256>
+__device__ bool meet_any(bool flag, int barrier = 1) {
   int any;
   asm volatile(
-      "{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbarrier.cta.red.or.pred q, 1, 256, p;\nselp.b32 %0, 1, 0, q;\n}\n" : "=r"(any) : "r"(static_cast<int>(flag)) : "memory");
+      "{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbarrier.cta.red.or.pred q, %2, %3, p;\nselp.b32 %0, 1, 0, q;\n}\n" : "=r"(any) : "r"(static_cast<int>(flag)), "r"(barrier), "n"(kThreads) : "memory");
   return any != 0;
 }
 __device__ inline void meet(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
@@ -397,67 +398,57 @@ __device__ void ask(const Box& b, void* to, std::uint64_t* barrier) {
   }
 }
 
-/// To L2 alone, long before ask().
-__device__ inline void foresee(const Box& b) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile.L2::cache_hint [%0, {%1, %2, %3}], %4;" ::"l"(b.map), "r"(b.column), "r"(b.row), "r"(b.block), "l"(kReadOnce)
-               : "memory");
-}
-
-/// Asks for the units of all items of this block: four warps, every fourth unit each, because a unit costs a warp some 400 cycles of latency (wait,
-/// announce, ask). Lanes ask for the boxes of a unit side by side.
-template <int N, int kBlocks>
-__device__ void fetch_list(const LatentDecodeArgs& a, const DecodeWorkspace& work, const DecodeMemory<N>& memory, const CUtensorMap* map, int box_rows, int rank,
-                           int fetcher) {
-  constexpr bool kBoth = kBlocks == 2;
+/// One of the warps that fetch, for all tiles of all items of this block: ask(boxes, row, block), where lanes below `boxes` know their box of the list.
+/// Fetcher 0 asks for queries too: the first tile is on its way while the item before still needs its own.
+template <class Ask>
+__device__ void fetch_tiles(const LatentDecodeArgs& a, const DecodeWorkspace& work, int box_rows, int fetcher, unsigned char* queries, std::uint64_t* queries_full,
+                            std::uint64_t* queries_empty, Ask ask) {
   const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTile / box_rows;
   const auto block_tokens = static_cast<unsigned>(a.list.blocks.sizes[1]);
-  RingPlace<DecodeMemory<N>::kUnits> place;
-  DecodeItems items{a, work.most_splits, lane};
-  DecodeItem item;
-  int item_turn = 0, turn = 0;
-  for (int k = static_cast<int>(blockIdx.x / kBlocks); items.find(k, item); k += static_cast<int>(gridDim.x / kBlocks), item_turn ^= 1) {
+  int items_done = 0;
+  each_item(a, work, [&](const DecodeItem& item, int rank) {
     const auto* table = static_cast<const std::int32_t*>(a.list.table.data) + item.slot * a.list.table.strides[0];
     const auto block_of = [&](int tile_begin) {  // of this lane's box
       const int token = tile_begin + lane * box_rows;
       return lane < boxes && token < item.end ? table[static_cast<unsigned>(token) / block_tokens] : 0;
     };
-    // Of more than 64 heads shared memory holds two tiles, whose time does not cover memory's latency: tiles are in L2 two tiles before their turn.
-    constexpr int kAhead = kBoth ? 3 : 1;  // tiles ahead of which the lane knows its block: long before it is needed
-    int blocks[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) blocks[i] = block_of(item.begin + i * kTile);
+    int later = block_of(item.begin);  // a lane knows its block a tile before it is needed
     for (int begin = item.begin; begin < item.end; begin += kTile) {
-      const int block = blocks[0], later = blocks[kAhead - 1], later_token = begin + (kAhead - 1) * kTile + lane * box_rows;
-#pragma unroll
-      for (int i = 0; i + 1 < kAhead; ++i) blocks[i] = blocks[i + 1];
-      blocks[kAhead - 1] = block_of(begin + kAhead * kTile);
-      const auto row = static_cast<int>(static_cast<unsigned>(begin + lane * box_rows) % block_tokens);
-      const int asked = min(boxes, (item.end - begin + box_rows - 1) / box_rows);
-      for (int u = 0; u < kTileUnits; ++u, place.advance(1)) {
-        if (turn++ % 4 != fetcher) continue;
-        barrier_wait(memory.empty + place.slot, place.turn ^ 1);
-        if (lane == 0) barrier_expect(memory.full + place.slot, asked * box_rows * 128);
-        __syncwarp();
-        if (lane < asked && (!kBoth || lane % kBlocks == rank)) {
-          ask<kBoth>({map, u == 0 ? kLatent : (u - 1) * 64, row, block}, memory.units + place.slot * kUnitBytes + lane * box_rows * 128, memory.full + place.slot);
-        }
-        if constexpr (kBoth) {
-          if (lane < boxes && lane % kBlocks == rank && later_token < item.end) {
-            foresee({map, u == 0 ? kLatent : (u - 1) * 64, static_cast<int>(static_cast<unsigned>(later_token) % block_tokens), later});
-          }
-        }
-        __syncwarp();
-      }
-      if (fetcher == 0 && begin == item.begin && lane == 0) {  // the first tile is on its way while the item before still needs its queries
-        if (k == static_cast<int>(blockIdx.x / kBlocks)) await_kernel_before();
-        barrier_wait(memory.queries_empty, item_turn ^ 1);
-        barrier_expect(memory.queries_full, DecodeMemory<N>::kQueries);
-        copy_bulk(memory.queries, work.queries + (static_cast<std::int64_t>(item.row) * kBlocks + rank) * DecodeMemory<N>::kQueries,
-                  DecodeMemory<N>::kQueries, memory.queries_full);
+      const int block = later;
+      later = block_of(begin + kTile);
+      ask(min(boxes, (item.end - begin + box_rows - 1) / box_rows), static_cast<int>(static_cast<unsigned>(begin + lane * box_rows) % block_tokens), block);
+      if (fetcher == 0 && begin == item.begin && lane == 0) {
+        const int bytes = work.image_bytes;
+        if (items_done == 0) await_kernel_before();
+        barrier_wait(queries_empty, (items_done & 1) ^ 1);
+        barrier_expect(queries_full, bytes);
+        copy_bulk(queries, work.queries + (static_cast<std::int64_t>(item.row) * (work.padded_heads / work.block_heads) + rank) * bytes, bytes, queries_full);
       }
       __syncwarp();
     }
-  }
+    ++items_done;
+  });
+}
+
+/// Every fourth unit, because a unit costs a warp some 400 cycles of latency (wait, announce, ask).
+template <int N, int kBlocks>
+__device__ void fetch_list(const LatentDecodeArgs& a, const DecodeWorkspace& work, const DecodeMemory<N>& memory, const CUtensorMap* map, int box_rows, int fetcher) {
+  constexpr bool kBoth = kBlocks == 2;
+  const int lane = static_cast<int>(threadIdx.x) % 32, rank = static_cast<int>(blockIdx.x) % kBlocks;
+  RingPlace<DecodeMemory<N>::kUnits> place;
+  int turn = 0;
+  fetch_tiles(a, work, box_rows, fetcher, memory.queries, memory.queries_full, memory.queries_empty, [&](int asked, int row, int block) {
+    for (int u = 0; u < kTileUnits; ++u, place.advance(1)) {
+      if (turn++ % 4 != fetcher) continue;
+      barrier_wait(memory.empty + place.slot, place.turn ^ 1);
+      if (lane == 0) barrier_expect(memory.full + place.slot, asked * box_rows * 128);
+      __syncwarp();
+      if (lane < asked && (!kBoth || lane % kBlocks == rank)) {
+        ask<kBoth>({map, u == 0 ? kLatent : (u - 1) * 64, row, block}, memory.units + place.slot * kUnitBytes + lane * box_rows * 128, memory.full + place.slot);
+      }
+      __syncwarp();
+    }
+  });
 }
 
 /// Blocks (or clusters) take items in turn. kBlocks: blocks of a cluster, N heads each.
@@ -487,14 +478,12 @@ __global__ void __launch_bounds__(kDecodeThreads, 1)
   all_meet();
   if (warp >= 8) {
     registers_down<kFetchRegisters>();
-    fetch_list<N, kBlocks>(a, work, memory, &map, box_rows, rank, warp - 8);
+    fetch_list<N, kBlocks>(a, work, memory, &map, box_rows, warp - 8);
   } else {
     registers_up<kComputeRegisters>();
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    DecodeWorker<N, kBlocks> worker{a, work, memory, warp / 4, warp % 4, lane, static_cast<int>(threadIdx.x) % 128, rank * N, a.scale * 1.44269504f};
-    DecodeItems items{a, work.most_splits, lane};
-    DecodeItem item;
-    for (int k = static_cast<int>(blockIdx.x / kBlocks); items.find(k, item); k += static_cast<int>(gridDim.x / kBlocks)) worker.item(item);
+    DecodeWorker<N, kBlocks> worker{a, work, memory, warp / 4, warp % 4, lane, static_cast<int>(threadIdx.x) % 128, rank * N, a.scale * kLog2E};
+    each_item(a, work, [&](const DecodeItem& item, int) { worker.item(item); });
   }
   __syncwarp();
   all_meet();  // nobody leaves while the other block may still write here

@@ -9,31 +9,31 @@ namespace palimpsest::cuda::sm90 {
 
 inline constexpr int kRowGroup = 8;
 
-/// Of each row the power of two of which the largest number, over both blocks of the cluster, is 2^14 to 2^15 times: where F16 has most room below.
-__device__ inline void power_of_rows(const float (&x)[kRowGroup][2], const float (&q)[kKeyChannels + kSharedKeys][kRowGroup], int half, int (&powers)[kRowGroup]) {
-  __shared__ float most[8][kRowGroup], largest[kRowGroup];
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+inline constexpr int kNoExponent = 200;  ///< of groups that hold a NaN or an infinity
+
+/// For lists in codes: e of each row, such that x = n 2^e with |n| < 127.5 * 256 for all numbers of this warp's part: the latent, which both blocks of the
+/// cluster have halves of, or the shared key channels.
+__device__ inline void part_exponents(const float (&x)[kRowGroup][2], const float (&q)[kKeyChannels + kSharedKeys][kRowGroup], int half, int (&exponents)[kRowGroup]) {
+  __shared__ std::uint32_t largest[5][kRowGroup];  // bits of magnitudes, ordered like the numbers: of four warps' columns, and the shared keys
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, row = lane % kRowGroup;
+  const auto bits = [](float a, float b) { return max(__float_as_uint(a) & 0x7fffffffu, __float_as_uint(b) & 0x7fffffffu); };
 #pragma unroll
   for (int i = 0; i < kRowGroup; ++i) {
-    float m = half == 0 ? fmaxf(fabsf(x[i][0]), fabsf(x[i][1])) : fmaxf(fabsf(q[kKeyChannels + 2 * lane][i]), fabsf(q[kKeyChannels + 2 * lane + 1][i]));
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, offset));
-    if (lane == 0) most[threadIdx.x / 32][i] = m;
-  }
-  __syncthreads();
-  if (threadIdx.x < kRowGroup) {
-    float m = 0;
-#pragma unroll
-    for (int w = 0; w < 8; ++w) m = fmaxf(m, most[w][threadIdx.x]);
-    largest[threadIdx.x] = m;
+    const std::uint32_t m = __reduce_max_sync(~0u, half == 0 ? bits(x[i][0], x[i][1]) : bits(q[kKeyChannels + 2 * lane][i], q[kKeyChannels + 2 * lane + 1][i]));
+    if (lane == 0 && warp <= 4) largest[warp][i] = m;
   }
   cluster_meet();
-#pragma unroll
-  for (int i = 0; i < kRowGroup; ++i) {
-    float other;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(other) : "r"(address_in(1 - static_cast<int>(blockIdx.x), largest + i)));
-    powers[i] = max((__float_as_int(fmaxf(largest[i], other)) >> 23) - 127 - 14, -126);
+  std::uint32_t m = largest[4][row];
+  if (half == 0) {
+    const int part = lane / kRowGroup;
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(m) : "r"(address_in(1 - static_cast<int>(blockIdx.x), &largest[part][row])));
+    m = max(m, largest[part][row]);
+    m = max(m, __shfl_xor_sync(~0u, m, 8));
+    m = max(m, __shfl_xor_sync(~0u, m, 16));
   }
+  const int e = m >= 0x7f800000u ? kNoExponent : max((__float_as_int(__uint_as_float(m) * 1.0078125f) >> 23) - 127 - 14, -126);
+#pragma unroll
+  for (int i = 0; i < kRowGroup; ++i) exponents[i] = __shfl_sync(~0u, e, i);
   cluster_meet();  // nobody leaves while the other block may still read here
 }
 
@@ -47,17 +47,23 @@ __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
   const int thread = static_cast<int>(threadIdx.x) % 128, half = static_cast<int>(threadIdx.x) / 128, column = static_cast<int>(blockIdx.x) * 256 + 2 * thread;
   const int block_head = static_cast<int>(head % work.block_heads);
   const auto image = [&](int i) { return work.queries + ((first + i) * (work.padded_heads / work.block_heads) + head / work.block_heads) * work.image_bytes; };  // of row i
-  int powers[kRowGroup] = {};
+  int exponents[kRowGroup] = {};
   const auto store = [&](int i, int chunk, int c, float x, float y) {  // to columns c and c + 1 of a chunk
     unsigned char* const tile = image(i) + chunk * work.block_heads * 128;
     if constexpr (kCodes) {
-      const float times = __int_as_float((127 - powers[i]) << 23);
-      const __half2 pair = __floats2half2_rn(x * times, y * times);
-      *reinterpret_cast<__half*>(tile + swizzled(block_head, code_column(c))) = pair.x;
-      *reinterpret_cast<__half*>(tile + swizzled(block_head, code_column(c + 1))) = pair.y;
+      const float times = __int_as_float((127 - min(exponents[i], 126)) << 23);
+      const int n0 = __float2int_rn(x * times), n1 = __float2int_rn(y * times), high0 = (n0 + 128) >> 8, high1 = (n1 + 128) >> 8;
+      const int together = code_heads(work.block_heads), row = block_head / together * together + block_head;
+      *reinterpret_cast<char2*>(tile + swizzled_codes(row, c)) = make_char2(static_cast<signed char>(high0), static_cast<signed char>(high1));
+      *reinterpret_cast<char2*>(tile + swizzled_codes(row + together, c)) =
+          make_char2(static_cast<signed char>(n0 - 256 * high0), static_cast<signed char>(n1 - 256 * high1));
     } else {
       *reinterpret_cast<std::uint32_t*>(tile + swizzled(block_head, c)) = pack_bf16(x, y);
     }
+  };
+  const auto store_scale = [&](int i, int part) {
+    const float scale = exponents[i] == kNoExponent ? __int_as_float(0x7fffffff) : __int_as_float((exponents[i] + 127) << 23) * (a.scale * kLog2E);
+    *reinterpret_cast<float*>(image(i) + work.block_heads * (kListRow * 2 + 4 * part) + block_head * 4) = scale;
   };
   float out[kRowGroup][2] = {};
   __nv_bfloat162 w[64];
@@ -93,11 +99,13 @@ __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
 #pragma unroll
     for (int i = 0; i < kRowGroup; ++i) out[i][0] += part[i][thread].x, out[i][1] += part[i][thread].y;
   }
-  if constexpr (kCodes) power_of_rows(out, q, half, powers);
+  if constexpr (kCodes) part_exponents(out, q, half, exponents);
   if (half == 0) {
 #pragma unroll
     for (int i = 0; i < kRowGroup; ++i) {
-      if (i < rows) store(i, 1 + column / 64, column % 64, out[i][0], out[i][1]);
+      if (i >= rows) break;
+      store(i, 1 + column / 64, column % 64, out[i][0], out[i][1]);
+      if (kCodes && column == 0) store_scale(i, 0);
     }
   } else if (blockIdx.x == 0) {
 #pragma unroll
@@ -105,7 +113,7 @@ __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
       if (i >= rows || i % 4 != thread / 32) continue;
       const int d = thread % 32 * 2;
       store(i, 0, d, q[kKeyChannels + d][i], q[kKeyChannels + d + 1][i]);
-      if (kCodes && d == 0) *reinterpret_cast<float*>(image(i) + work.block_heads * kListRow * 2 + block_head * 4) = __int_as_float((powers[i] + 127) << 23);
+      if (kCodes && d == 0) store_scale(i, 1);
     }
   }
 }

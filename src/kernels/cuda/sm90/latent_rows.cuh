@@ -14,8 +14,9 @@ inline constexpr int kKeyChannels = 128, kValueChannels = 128;
 
 /// Where the kernels of one call leave what the next ones need.
 struct DecodeWorkspace {
-  /// [R, padded heads / block_heads] images of q': nine BF16 tiles [block_heads, 64], shared key channels first, swizzled. For codes F16 tiles, each
-  /// 16 columns in the order of code_column(), and F32 [block_heads] behind them by which they are to be multiplied.
+  /// [R, padded heads / block_heads] images of q': nine BF16 tiles [block_heads, 64], shared key channels first, swizzled. For codes I8 tiles
+  /// [2 block_heads, 64], whose rows are those of code_heads() heads, high parts before low ones, then of as many others, and F32 [2, block_heads] by which
+  /// integers are multiplied.
   unsigned char* queries;
   int block_heads;         ///< heads of a block
   int image_bytes;
@@ -26,8 +27,11 @@ struct DecodeWorkspace {
   int most_splits;         ///< of any row, a matter of the number of heads
 };
 
-/// Where column c of the list is in the image for codes: two codes of a word go to the tensor cores together, the first and third before the others.
-__device__ inline int code_column(int c) { return (c & ~15) + c % 16 / 2 + c % 2 * 8; }
+/// Heads whose scores one product finds.
+__host__ __device__ constexpr int code_heads(int block_heads) { return block_heads == 48 ? 24 : block_heads; }
+/// Byte offset in a tile of rows of 64 bytes with a 64-byte swizzle, which begins at a multiple of 512 bytes.
+__device__ inline int swizzled_codes(int row, int column) { return row * 64 + (((column >> 4) ^ (row >> 1 & 3)) << 4) + (column & 15); }
+inline constexpr float kLog2E = 1.44269504f;
 
 /// The kernels of one call follow each other without a gap: each is launched while the one before still runs, and waits before it touches what
 /// that one writes.
@@ -93,5 +97,14 @@ struct DecodeItems {
     return true;
   }
 };
+
+/// f(item, which of its heads' blocks) of all that this block does, in turn: an item once for every block of heads, side by side in the grid.
+template <class F>
+__device__ void each_item(const LatentDecodeArgs& a, const DecodeWorkspace& work, F f) {
+  const int blocks = work.padded_heads / work.block_heads;
+  DecodeItems items{a, work.most_splits, static_cast<int>(threadIdx.x) % 32};
+  DecodeItem item;
+  for (int k = static_cast<int>(blockIdx.x); items.find(k / blocks, item); k += static_cast<int>(gridDim.x)) f(item, k % blocks);
+}
 
 }  // namespace palimpsest::cuda::sm90

@@ -74,4 +74,25 @@ PALIMPSEST_WGMMA(wgmma_along_f16, f16, 32, PALIMPSEST_R16, 16, 17, 18, 19, 20, 2
 PALIMPSEST_WGMMA(wgmma_along_f16, f16, 48, PALIMPSEST_R24, 24, 25, 26, 27, 28, 29, PALIMPSEST_D16(0), PALIMPSEST_D8(16))
 #undef PALIMPSEST_WGMMA
 
+/// d [64, N] = (accumulate ? d : 0) + A [64, 32] B [N, 32]^T, signed 8-bit integers in shared memory; B in rows of 64 bytes with a 64-byte swizzle.
+template <int N>
+__device__ void wgmma_codes(int* d, std::uint32_t a, std::uint32_t b, int accumulate);
+
+#define PALIMPSEST_I8(i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3]), "+r"(d[i + 4]), "+r"(d[i + 5]), "+r"(d[i + 6]), "+r"(d[i + 7])
+#define PALIMPSEST_I16(i) PALIMPSEST_I8(i), PALIMPSEST_I8(i + 8)
+#define PALIMPSEST_WGMMA(n, registers, at_a, at_b, at_accumulate, ...) \
+  template <> \
+  __device__ inline void wgmma_codes<n>(int* d, std::uint32_t a, std::uint32_t b, int accumulate) { \
+    asm volatile("{\n.reg .pred p;\n.reg .b32 g, h;\n.reg .b64 x, y;\nsetp.ne.b32 p, %" #at_accumulate ", 0;\nmov.b32 g, 0x40000040;\nmov.b32 h, 0x80000020;\n" \
+                 "mov.b64 x, {%" #at_a ", g};\nmov.b64 y, {%" #at_b ", h};\nwgmma.mma_async.sync.aligned.m64n" #n "k32.s32.s8.s8 {" registers "}, x, y, p;\n}\n" \
+                 : __VA_ARGS__ \
+                 : "r"(a), "r"(b), "r"(accumulate)); \
+  }
+PALIMPSEST_WGMMA(32, PALIMPSEST_R16, 16, 17, 18, PALIMPSEST_I16(0))
+PALIMPSEST_WGMMA(64, PALIMPSEST_R32, 32, 33, 34, PALIMPSEST_I16(0), PALIMPSEST_I16(16))
+PALIMPSEST_WGMMA(48, PALIMPSEST_R24, 24, 25, 26, PALIMPSEST_I16(0), PALIMPSEST_I8(16))
+#undef PALIMPSEST_WGMMA
+#undef PALIMPSEST_I16
+#undef PALIMPSEST_I8
+
 }  // namespace palimpsest::cuda::sm90
