@@ -79,32 +79,34 @@ struct Unit<Form::kMx> : UnitDefaults {
   __device__ uint4 eight(int j) const { return decode(word(j), scale); }
   __device__ static uint4 decode(std::uint32_t word, std::uint32_t scale) { return scale > 128 ? decode<true>(word, scale) : decode<false>(word, scale); }
   /// kLarge: a scale may be above 128, which takes two multiplications. kByShifts: with fewer registers, but more for the unit of shifts and masks.
-  template <bool kLarge, bool kByShifts = false>
+  /// kTwice: with what to multiply by made for both halves of a word at once.
+  template <bool kLarge, bool kByShifts = false, bool kTwice = false>
   __device__ static uint4 decode(std::uint32_t word, std::uint32_t scale) {
-    const std::uint32_t first = ((kLarge ? min(scale, 128u) : scale) + 126) << 7;
+    const std::uint32_t least = kLarge ? min(scale, 128u) : scale, first = kTwice ? least * 0x00800080u + 0x3f003f00u : (least + 126) << 7;
     uint4 out;
     std::uint32_t* to = &out.x;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (kByShifts) {
         const std::uint32_t rest = i < 2 ? word << (6 - 4 * i) : word >> (4 * i - 6);
-        to[i] = times(((word << (12 - 4 * i)) & 0x80008000u) | (rest & 0x01c001c0u), first);
+        to[i] = times<kTwice>(((word << (12 - 4 * i)) & 0x80008000u) | (rest & 0x01c001c0u), first);
         continue;
       }
       // Two codes, each twice, 6 bits apart: one product instead of two shifts, which would take the unit that masks are waiting for.
       const std::uint32_t codes = (i < 2 ? word : word >> 8) & (i % 2 == 0 ? 0x000f000fu : 0x00f000f0u);
-      to[i] = times((codes * (i % 2 == 0 ? (1u << 12) + (1u << 6) : (1u << 8) + (1u << 2))) & 0x81c081c0u, first);
+      to[i] = times<kTwice>((codes * (i % 2 == 0 ? (1u << 12) + (1u << 6) : (1u << 8) + (1u << 2))) & 0x81c081c0u, first);
     }
     if constexpr (kLarge) {
       const std::uint32_t left = scale == 255 ? 0x7fffu : scale > 128 ? (scale - 1) << 7 : 0x3f80u;  // what is left of the scale
 #pragma unroll
-      for (int i = 0; i < 4; ++i) to[i] = times(to[i], left);
+      for (int i = 0; i < 4; ++i) to[i] = times<kTwice>(to[i], left * (kTwice ? 0x00010001u : 1));
     }
     return out;
   }
+  template <bool kTwice>
   __device__ static std::uint32_t times(std::uint32_t pair, std::uint32_t by) {
     std::uint32_t out;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(pair), "r"(by | by << 16));
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(pair), "r"(kTwice ? by : by | by << 16));
     return out;
   }
   __device__ static int column(int unit, int j, int quad) { return 128 * unit + 32 * quad + 8 * j; }

@@ -101,8 +101,6 @@ void streamed(const sm90::Stream& job, std::int64_t most_tiles, cudaStream_t str
   static const std::int64_t most = multiprocessors(kName);
   const std::int64_t warps = most_tiles * plain::divide_up(job.work.outputs, kMatrices == 2 ? 16 : 32);
   const auto kernel = sm90::streamed_products<kMatrices, kParts>;
-  // What is left of shared memory is L1's, where x lies.
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, sm90::kStreamBytes / (228 * 1024 / 100) + 1), kName);
   launch_overlapping(kernel, std::min<std::int64_t>(most, plain::divide_up(warps, sm90::kStreamWarps)), 32 * sm90::kStreamWarps, sm90::kStreamBytes, stream, kName, job);
 }
 
