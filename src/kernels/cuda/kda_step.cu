@@ -22,14 +22,15 @@ struct Taps {
   float* tail;
   std::int64_t stride;
 
-  __device__ void fetch(const Tensor& in, const Tensor& weights, const Tensor& tails, std::int64_t row, std::int64_t slot, std::int64_t c) {
+  /// All but the row, which the kernel before writes.
+  __device__ void fetch(const Tensor& weights, const Tensor& tails, std::int64_t slot, std::int64_t c) {
     tail = plain::as<float>(tails) + slot * tails.strides[0] + c;
     stride = tails.strides[1];
     weight = plain::as<const float4>(weights)[c];
 #pragma unroll
     for (int i = 0; i < kTaps - 1; ++i) x[i] = tail[i * stride];
-    x[kTaps - 1] = plain::as<const float>(in)[row * in.strides[0] + c];
   }
+  __device__ void fetch_row(const Tensor& in, std::int64_t row, std::int64_t c) { x[kTaps - 1] = plain::as<const float>(in)[row * in.strides[0] + c]; }
   /// As delta_prepare does it; the tail moves on.
   __device__ float convolve() const {
     const float sum = __fmaf_rn(weight.w, x[3], __fmaf_rn(weight.z, x[2], __fmaf_rn(weight.y, x[1], __fmaf_rn(weight.x, x[0], 0.0f))));
@@ -92,20 +93,23 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 0 ? 1 : 2) step(const __
     of_f.fetch(lows.f, h * kWidth + 16 * warp, lane);
     if (lows.gate.w) of_gate.fetch(lows.gate, h * kWidth + 16 * warp, lane);
   }
-  cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
-
   // Warps 0 to 3: q, then v; 4 to 7: k, then the decay. Everything is asked for before any of it is used.
   const bool first = warp < kWarps / 2;
   Taps keys, values;
-  keys.fetch(first ? in.q_in : in.k_in, first ? in.conv_q : in.conv_k, first ? in.tails_q : in.tails_k, n, slot, c);
+  keys.fetch(first ? in.conv_q : in.conv_k, first ? in.tails_q : in.tails_k, slot, c);
   float f = 0, bias = 0, gate = 0;
-  if (first) values.fetch(in.v_in, in.conv_v, in.tails_v, n, slot, c);
+  if (first) values.fetch(in.conv_v, in.tails_v, slot, c);
   else bias = plain::as<const float>(in.gate.dt_bias)[c];
+  const float rate = expf(plain::as<const float>(in.gate.a_log)[h]);
+  const float weight = a.norm.weight.dtype == DType::kF32 ? plain::as<const float>(a.norm.weight)[channel] : bf16_to_float(plain::as<const std::uint16_t>(a.norm.weight)[channel]);
+  cudaTriggerProgrammaticLaunchCompletion();
+  cudaGridDependencySynchronize();
+
+  keys.fetch_row(first ? in.q_in : in.k_in, n, c);
+  if (first) values.fetch_row(in.v_in, n, c);
   if (kParts == 0 && !first) f = plain::as<const float>(in.gate.f)[n * heads * kWidth + c];
   if (kParts == 0 || !lows.gate.w) gate = plain::as<const float>(a.norm.gate)[n * heads * kWidth + c];
-  const float rate = expf(plain::as<const float>(in.gate.a_log)[h]), beta = in.beta_scale * plain::sigmoid(plain::as<const float>(in.beta)[n * heads + h]);
-  const float weight = a.norm.weight.dtype == DType::kF32 ? plain::as<const float>(a.norm.weight)[channel] : bf16_to_float(plain::as<const std::uint16_t>(a.norm.weight)[channel]);
+  const float beta = in.beta_scale * plain::sigmoid(plain::as<const float>(in.beta)[n * heads + h]);
 
   if constexpr (kParts > 0) {
     of_f.multiply(lows.f, memory.f + 16 * warp, lane);

@@ -78,20 +78,14 @@ struct Unit<Form::kMx> : UnitDefaults {
   __device__ std::uint32_t word(int j) const { return j == 0 ? codes.x : j == 1 ? codes.y : j == 2 ? codes.z : codes.w; }
   __device__ uint4 eight(int j) const { return decode(word(j), scale); }
   __device__ static uint4 decode(std::uint32_t word, std::uint32_t scale) { return scale > 128 ? decode<true>(word, scale) : decode<false>(word, scale); }
-  /// kLarge: a scale may be above 128, which takes two multiplications. kByShifts: with fewer registers, but more for the unit of shifts and masks.
-  /// kTwice: with what to multiply by made for both halves of a word at once.
-  template <bool kLarge, bool kByShifts = false, bool kTwice = false>
+  /// kLarge: a scale may be above 128, which takes two multiplications. kTwice: with what to multiply by made for both halves of a word at once.
+  template <bool kLarge, bool kTwice = false>
   __device__ static uint4 decode(std::uint32_t word, std::uint32_t scale) {
     const std::uint32_t least = kLarge ? min(scale, 128u) : scale, first = kTwice ? least * 0x00800080u + 0x3f003f00u : (least + 126) << 7;
     uint4 out;
     std::uint32_t* to = &out.x;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if constexpr (kByShifts) {
-        const std::uint32_t rest = i < 2 ? word << (6 - 4 * i) : word >> (4 * i - 6);
-        to[i] = times<kTwice>(((word << (12 - 4 * i)) & 0x80008000u) | (rest & 0x01c001c0u), first);
-        continue;
-      }
       // Two codes, each twice, 6 bits apart: one product instead of two shifts, which would take the unit that masks are waiting for.
       const std::uint32_t codes = (i < 2 ? word : word >> 8) & (i % 2 == 0 ? 0x000f000fu : 0x00f000f0u);
       to[i] = times<kTwice>((codes * (i % 2 == 0 ? (1u << 12) + (1u << 6) : (1u << 8) + (1u << 2))) & 0x81c081c0u, first);

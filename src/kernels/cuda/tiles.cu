@@ -28,9 +28,9 @@ void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream
 
 /// One row of x, which fits in shared memory beside the weights that are on their way; scales at multiples of 4 bytes. False: not of this shape.
 constexpr std::int64_t kMostOneRowBytes = 227 * 1024 - 8192;
-template <Form kForm, int kMatrices, int kParts, int kTiles>
+template <Form kForm, int kMatrices, int kParts>
 bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream, bool ask = false, const RouterArgs& router = {}) {
-  using Shape = sm90::OneRowShape<kForm, kMatrices, kTiles>;
+  using Shape = sm90::OneRowShape<kForm, kMatrices>;
   int warps = 1;
   std::int64_t bytes = 0;
   for (const Work& work : products) {
@@ -40,8 +40,8 @@ bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream
   for (const Work& work : products) bytes = std::max(bytes, Shape::bytes(work.cols, warps, kParts));
   if (bytes > kMostOneRowBytes) return false;
   if (ask) return true;
-  const Works works = side_by_side(products, 16 * kTiles);
-  const auto kernel = sm90::one_row<kForm, kMatrices, kParts, kTiles>;
+  const Works works = side_by_side(products, 16);
+  const auto kernel = sm90::one_row<kForm, kMatrices, kParts>;
   const EarlyLaunch launch(dim3(static_cast<unsigned>(works.ends[kMostProducts - 1] + (router.logits.defined() ? 1 : 0)), static_cast<unsigned>(tiles)), 32 * warps, bytes, stream);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), kName);
   check(cudaLaunchKernelEx(&launch.config, kernel, works, router), kName);
@@ -72,7 +72,7 @@ void dense(std::span<const Work> products, cudaStream_t stream) {
   std::int64_t outputs = 0;
   for (const Work& work : products) outputs += work.outputs;
   if constexpr (Unit<kForm>::kWords == 0) {
-    if (rows == 1 && one<kForm, 1, kParts, 1>(products, 1, stream)) return;
+    if (rows == 1 && one<kForm, 1, kParts>(products, 1, stream)) return;
   }
   if (rows <= kFewRows && outputs < kManyOutputs) few<kForm, 1, kParts, 1>(products, 1, stream);
   else if (rows <= kFewRows) few<kForm, 1, kParts, Unit<kForm>::kMostTiles>(products, 1, stream);
@@ -114,13 +114,18 @@ void experts_streamed(const Work& up, const Work& down, int parts, std::int64_t 
   });
 }
 
-bool experts_one(const Work& work, Form form, int matrices, int parts, std::int64_t pairs, cudaStream_t stream) {
+bool experts_one(const Work& work, Form form, int parts, std::int64_t pairs, cudaStream_t stream) {
   bool taken = false;
-  with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) {
-    if (matrices == 2) taken = one<f.value, 2, p.value, 1>({&work, 1}, pairs, stream);
-    else taken = one<f.value, 1, p.value, 2>({&work, 1}, pairs, stream);
-  });
+  with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) { taken = one<f.value, 2, p.value>({&work, 1}, pairs, stream); });
   return taken;
+}
+
+bool experts_summed(const Work& work, Form form, int parts, const ExpertSum& sum, cudaStream_t stream) {
+  if (sum.pairs > sm90::kMostPairs) return false;
+  with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) {
+    launch_early(sm90::expert_sums<f.value, p.value>, plain::divide_up(work.outputs, 16), kThreads, sm90::ExpertSumShape<f.value>::kBytes, stream, kName, work, sum);
+  });
+  return true;
 }
 
 void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
@@ -226,7 +231,7 @@ static bool launch_gated(const GatedProductArgs& a, const RouterArgs& router, in
   work.glu = a.params;
   if (work.rows > 1) return tiles::dense_batch({&work, 1}, parts, plain::stream_of(stream), ask);
   bool taken = false;
-  tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value, 1>({&work, 1}, 1, plain::stream_of(stream), ask, router); });
+  tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value>({&work, 1}, 1, plain::stream_of(stream), ask, router); });
   return taken;
 }
 bool takes_gated_product(const GatedProductArgs& a, int parts) { return launch_gated(a, {}, parts, nullptr, true); }

@@ -36,7 +36,7 @@ struct Work {
   float* y = nullptr;
   std::int64_t x_stride = 0, y_stride = 0;
   bool rounded = false;                  ///< y is BF16 (dense products on warpgroups only)
-  std::int32_t rows = 0;                 ///< of dense products
+  std::int32_t rows = 0;                 ///< of dense products, or how many experts one row may choose
   const Tile* tiles = nullptr;           ///< else row i of a tile is pair pairs[begin + i]: x row pair / per_row, y row pair
   const std::int32_t *tiles_used = nullptr, *pairs = nullptr;
   const std::int32_t* chosen = nullptr;  ///< or, of one row of x, which no list is made for: tile i is pair i of this expert (few_rows only)
@@ -44,6 +44,12 @@ struct Work {
   GluParams glu{};
   bool mxfp8 = false;            ///< weights are MXFP4: an activation is one BF16 number, rounded to MXFP8
   const float* up = nullptr;     ///< x is glu(x, up), of one row (one_row.cuh) or a batch (batch_products.cuh)
+};
+/// y = add (or 0) + sum_j weights[j] w2 of choice j times row j of x, in the order of the choices of one row.
+struct ExpertSum {
+  int pairs;
+  const float *weights, *add;
+  float* y;
 };
 template <Form kForm, int kParts>
 constexpr bool kMayRound = kForm == Form::kMx && kParts == 1;

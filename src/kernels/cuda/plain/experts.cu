@@ -248,7 +248,8 @@ constexpr std::int64_t kMostStreamedInter = 8192;  ///< of hidden rows that one 
 /// One row's experts need no sorting: each of its pairs is a tile.
 bool needs_no_list(const ExpertsArgs& a, int tile_rows) { return a.ids.sizes[0] == 1 && tile_rows == kTile; }
 
-void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile_rows, bool for_warpgroups, const std::uint8_t* rounded, const Parts& p,
+/// True: y is there.
+bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, int parts, int tile_rows, bool for_warpgroups, const std::uint8_t* rounded, const Parts& p,
                    cudaStream_t stream) {
   const Form form = stored(a.experts[0].w1).form, down_form = stored(a.experts[0].w2).form;
   const std::int64_t pairs = a.ids.numel(), width = a.x.sizes[1], busy = std::min(a.num_experts, pairs);
@@ -279,13 +280,16 @@ void tile_products(const ExpertsArgs& a, std::int64_t inter, int parts, int tile
   if (tile_rows == wide::kExpertRows) {
     up.rows = static_cast<std::int32_t>(a.x.sizes[0]);
     wide::experts(up, down, form, parts, p.most_wide_tiles, reinterpret_cast<std::uint8_t*>(p.outputs), reinterpret_cast<std::uint8_t*>(p.hidden), stream);
-    return;
+    return false;
   }
-  if (rounded) return tiles::experts_streamed(up, down, parts, pairs, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream);
+  if (rounded) return tiles::experts_streamed(up, down, parts, pairs, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream), false;
   const auto run = many ? tiles::experts_many : tiles::experts_few;
   const bool one_row = for_warpgroups && needs_no_list(a, tile_rows);
-  if (!one_row || !tiles::experts_one(up, form, 2, parts, most_tiles, stream)) run(up, form, 2, parts, most_tiles, stream);
-  if (!one_row || !tiles::experts_one(down, down_form, 1, parts, most_tiles, stream)) run(down, down_form, 1, parts, most_tiles, stream);
+  up.rows = static_cast<std::int32_t>(a.num_experts);
+  if (!one_row || !tiles::experts_one(up, form, parts, most_tiles, stream)) run(up, form, 2, parts, most_tiles, stream);
+  if (one_row && tiles::experts_summed(down, down_form, parts, {static_cast<int>(pairs), as<const float>(a.weights), as<const float>(add), as<float>(a.y)}, stream)) return true;
+  run(down, down_form, 1, parts, most_tiles, stream);
+  return false;
 }
 
 }  // namespace
@@ -316,8 +320,8 @@ void experts_and(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, in
     launch_early(sort_pairs, 1 + divide_up(rounding.all, 1024), 1024, shared, stream_of(stream), "experts", as<const std::int32_t>(a.ids), static_cast<std::int32_t>(pairs),
                  static_cast<std::int32_t>(a.num_experts), tile_rows, p, rounding);
   }
-  if (on_tiles) tile_products(a, inter, parts, tile_rows, wide_forms, streams ? rounding.to : nullptr, p, stream_of(stream));
-  else plain_products(a, inter, mxfp8, p, stream_of(stream));
+  if (on_tiles && tile_products(a, add, inter, parts, tile_rows, wide_forms, streams ? rounding.to : nullptr, p, stream_of(stream))) return;
+  if (!on_tiles) plain_products(a, inter, mxfp8, p, stream_of(stream));
   const WeightedSum sum{p.outputs, as<const float>(a.weights), as<const float>(add), as<float>(a.y), width, top_k, a.y.strides[0]};
   constexpr std::int64_t kManyRows = 256;
   if (a.x.sizes[0] < kManyRows || width % 4 != 0 || !in_vectors(a.y) || !in_vectors(add)) return for_each(a.x.sizes[0] * width, sum, stream, "experts");

@@ -44,8 +44,9 @@ __global__ void __launch_bounds__(512) rms_vectors(RmsNormArgs a, const float4* 
     const std::int64_t c = threadIdx.x + i * 512;
     w[i] = c < vectors ? weight[c] : float4{};
   }
+  if (kAdd) cudaTriggerProgrammaticLaunchCompletion();  // see EarlyLaunch
   cudaGridDependencySynchronize();
-  cudaTriggerProgrammaticLaunchCompletion();
+  if (!kAdd) cudaTriggerProgrammaticLaunchCompletion();
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const std::int64_t c = threadIdx.x + i * 512;

@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(32 * kStreamWarps, 1) streamed_products(const 
                   else parts[p] = __ldg(reinterpret_cast<const uint4*>(x + (j * kParts + p) * 64));
                 }
 #pragma unroll
-                for (int i = 0; i < kStreamPieces; ++i) eights[i] = U::template decode<large.value, false, true>((&codes[i].x)[j], scale[i]);
+                for (int i = 0; i < kStreamPieces; ++i) eights[i] = U::template decode<large.value, true>((&codes[i].x)[j], scale[i]);
 #pragma unroll
                 for (int a = 0; a < 2; ++a) tiles::multiply(acc[a], eights[2 * a], eights[2 * a + 1], parts);
               }
