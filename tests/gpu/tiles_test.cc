@@ -315,17 +315,19 @@ TEST_F(Tiles, Mxfp8IsARoundingBefore) {
 
 // The same experts in tiles of eight rows, their weights read at once and streamed, of 64 rows and of 128 on warpgroups.
 TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
-  constexpr std::int64_t kExperts = 6, kRows = 700, kTopK = 2, kChecked = 5;
+  constexpr std::int64_t kRows = 700, kChecked = 5;
   struct Forms {
     Kind up, down;
     std::int64_t columns = 0;  // segments of several units, and of none; eight rows of x that shared memory does not hold
+    std::int64_t top_k = 2;    // of one row in groups of eight, the last full or not
   };
-  for (const Forms& forms : {Forms{kBF16, kBF16}, {kMxfp4, kMxfp4}, {kMxfp4, kMxfp4, 1152}, {kMxfp4, kMxfp4, 5248}, {kF16, kF16}, {kQ8_0, kQ8_0}, {kQ4_K, kQ6_K}, {kQ6_K, kQ4_K}}) {
+  for (const Forms& forms : {Forms{kBF16, kBF16}, {kMxfp4, kMxfp4}, {kMxfp4, kMxfp4, 1152}, {kMxfp4, kMxfp4, 5248}, {kMxfp4, kMxfp4, 384, 16}, {kBF16, kBF16, 352, 13}, {kF16, kF16}, {kQ8_0, kQ8_0}, {kQ4_K, kQ6_K}, {kQ6_K, kQ4_K}}) {
+    const std::int64_t top_k = forms.top_k, num_experts = top_k + 4;
     const bool halves = forms.up == kBF16 || forms.up == kF16;
     const std::int64_t width = forms.columns ? forms.columns : halves ? 352 : forms.down >= kQ4_K ? 512 : 384, inter = forms.columns == 1152 ? 640 : halves ? 192 : 256;
     std::vector<Weights> weights;
     std::vector<ExpertMatrices> experts, there;
-    for (std::int64_t e = 0; e < kExperts; ++e) {
+    for (std::int64_t e = 0; e < num_experts; ++e) {
       const auto seed = static_cast<std::uint64_t>(10 * e);
       weights.emplace_back(forms.up, inter, width, seed), weights.emplace_back(forms.up, inter, width, seed + 3), weights.emplace_back(forms.down, width, inter, seed + 6);
     }
@@ -333,20 +335,19 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
       experts.push_back({weights[i].matrix, weights[i + 1].matrix, weights[i + 2].matrix});
       there.push_back({to_device(experts.back().w1), to_device(experts.back().w3), to_device(experts.back().w2)});
     }
-    std::vector<std::uint8_t> table(static_cast<std::size_t>(cuda::plain::expert_table_bytes(kExperts)));
-    cuda::plain::make_expert_table(there.data(), kExperts, table.data());
-    auto numbers = random_normal(kRows * width, 7, halves ? 0.1 : 0.05), shares = random_uniform(kRows * kTopK, 8, 0.1, 1);
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(kRows * kTopK));
-    for (std::size_t i = 0; i < ids.size(); ++i) {  // unevenly, one expert with a single row
-      ids[i] = i == 9 ? 5 : static_cast<std::int32_t>(i / 2 * 7 % 11 % 5);
-      if (i % 2 == 1 && ids[i] == ids[i - 1]) ids[i] = (ids[i] + 1) % 5;
+    std::vector<std::uint8_t> table(static_cast<std::size_t>(cuda::plain::expert_table_bytes(num_experts)));
+    cuda::plain::make_expert_table(there.data(), num_experts, table.data());
+    auto numbers = random_normal(kRows * width, 7, halves ? 0.1 : 0.05), shares = random_uniform(kRows * top_k, 8, 0.1, 1);
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(kRows * top_k));
+    for (std::int64_t i = 0; i < kRows * top_k; ++i) {  // unevenly, one expert with a single row
+      ids[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i == 9 ? num_experts - 1 : (i / top_k * 7 % 11 + i % top_k) % (num_experts - 1));
     }
     ExpertsArgs args;
     args.x = Tensor::contiguous(numbers.data(), DType::kF32, {kRows, width});
-    args.ids = Tensor::contiguous(ids.data(), DType::kI32, {kRows, kTopK});
-    args.weights = Tensor::contiguous(shares.data(), DType::kF32, {kRows, kTopK});
+    args.ids = Tensor::contiguous(ids.data(), DType::kI32, {kRows, top_k});
+    args.weights = Tensor::contiguous(shares.data(), DType::kF32, {kRows, top_k});
     args.experts = experts.data();
-    args.num_experts = kExperts;
+    args.num_experts = num_experts;
     std::vector<double> want(static_cast<std::size_t>(kChecked * width)), hidden(static_cast<std::size_t>(inter));
     ExpertsArgs checked = args;
     checked.y = Tensor::contiguous(want.data(), DType::kF64, {kChecked, width});
@@ -368,20 +369,20 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
         a.device_experts = to_device(Tensor::contiguous(table.data(), DType::kU8, {static_cast<std::int64_t>(table.size())})).data;
         a.y = to_device(Tensor::contiguous(y.data(), DType::kF32, {rows, width}));
         const Tensor add = to_device(Tensor::contiguous(added.data(), DType::kF32, {kRows, width}).rows(first, rows));
-        cuda::plain::experts_and(a, add, inter, parts, poisoned(cuda::plain::experts_workspace_bytes(rows, kTopK, width, inter, kExperts)), cuda::cuda_device().stream(), most_rows);
+        cuda::plain::experts_and(a, add, inter, parts, poisoned(cuda::plain::experts_workspace_bytes(rows, top_k, width, inter, num_experts)), cuda::cuda_device().stream(), most_rows);
         cuda::cuda_device().wait();
         from_device(a.y, y.data());
         return y;
       };
       for (const int most_rows : {0, 8, 64, 128}) {
         results.push_back(run(0, kRows, most_rows));
-        EXPECT_EQ(differences(results.back(), results[0], width), "") << kNames[forms.up] << kNames[forms.down] << parts << " parts, tiles of " << most_rows;
+        EXPECT_EQ(differences(results.back(), results[0], width), "") << kNames[forms.up] << kNames[forms.down] << top_k << " choices, " << parts << " parts, tiles of " << most_rows;
       }
       constexpr std::int64_t kFewer = 600;  // other numbers of rows in tiles
       EXPECT_EQ(differences(run(0, kFewer, 128), std::vector<float>(results[0].begin(), results[0].begin() + kFewer * width), width), "") << kNames[forms.up] << parts << " parts";
       for (std::int64_t row = 0; row < kChecked; ++row) {
         const auto begin = results[0].begin() + row * width;
-        EXPECT_EQ(differences(run(row, 1, 128), std::vector<float>(begin, begin + width), width), "") << kNames[forms.up] << kNames[forms.down] << parts << " parts, row " << row << " alone";
+        EXPECT_EQ(differences(run(row, 1, 128), std::vector<float>(begin, begin + width), width), "") << kNames[forms.up] << kNames[forms.down] << top_k << " choices, " << parts << " parts, row " << row << " alone";
       }
       // Activations err by at most 2^-9 of themselves a part, twice; in MXFP8 where F32 and double round a hidden unit to different sides.
       double squares = 0, of = 0;
