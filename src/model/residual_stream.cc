@@ -49,6 +49,7 @@ Tensor ResidualStream::read(const Tensor& w) {
 void ResidualStream::read_normalized(const Tensor& w, const Tensor& norm, const Tensor& y) {
   if (!pending_ || banked_ > 0) return ops::rms_norm(ctx_, {.x = read(w), .weight = norm, .eps = eps_, .y = y});
   pending_ = false;
+  // On a device what follows may begin beside the last op of the sublayer before (early_launch.cuh), which reads neither the stream nor y.
   ops::add_rms_norm(ctx_, {.add = output_, .x = read(w), .weight = norm, .eps = eps_, .y = y});
 }
 
