@@ -28,7 +28,8 @@ inline constexpr int kStages = 12;
 inline constexpr int kRecurWarps = 8, kPrepareWarps = 8, kThreads = 32 * (kRecurWarps + kPrepareWarps);
 inline constexpr int kRecurRegisters = 144, kPrepareRegisters = 112;  ///< 512 for two warpgroups of each
 inline constexpr float kShift = 58, kUnshift = 0x1p-58f;
-inline constexpr int kTasks = 24;  ///< that a block remembers: more than may lie between two of its warps (kStages + kPrepareWarps + 1)
+/// Tasks that a block remembers: more than may lie between two of its warps, of which one has not begun (kStages + 2 kPrepareWarps - 2).
+inline constexpr int kTasks = kStages + 2 * kPrepareWarps;
 
 /// Bytes of one stage; tiles of rows of 64 bf16, swizzled.
 struct Stage {

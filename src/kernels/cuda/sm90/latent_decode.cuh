@@ -435,6 +435,8 @@ template <int N, int kBlocks>
 __device__ void fetch_list(const LatentDecodeArgs& a, const DecodeWorkspace& work, const DecodeMemory<N>& memory, const CUtensorMap* map, int box_rows, int fetcher) {
   constexpr bool kBoth = kBlocks == 2;
   const int lane = static_cast<int>(threadIdx.x) % 32, rank = static_cast<int>(blockIdx.x) % kBlocks;
+  // A fetcher knows of a slot whose last use was another's by its parity alone, so nobody may be a turn ahead: groups release up to seven units early.
+  static_assert(DecodeMemory<N>::kUnits >= 12);
   RingPlace<DecodeMemory<N>::kUnits> place;
   int turn = 0;
   fetch_tiles(a, work, box_rows, fetcher, memory.queries, memory.queries_full, memory.queries_empty, [&](int asked, int row, int block) {
