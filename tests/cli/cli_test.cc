@@ -6,14 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "support/child.h"
+#include "cli/program.h"
 #include "support/golden.h"
 #include "support/shared_data.h"
 #include "support/temp_folder.h"
@@ -23,6 +22,9 @@ namespace {
 
 using nlohmann::json;
 using test::ChildResult;
+using test::demo;
+using test::on_demo;
+using test::palimpsest;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -30,22 +32,8 @@ using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 
-ChildResult palimpsest(const std::vector<std::string>& arguments, const std::string& input = "",
-                       const std::string& out_path = "") {
-  return test::run_child(PALIMPSEST_BINARY, arguments, input, out_path);
-}
-
-std::string demo() {
-  return test::project_path("models/demo").string();
-}
 std::string tiny() {
   return test::project_path("tests/golden/kimi_k3_text").string();
-}
-
-/// arguments of a command on the demo model
-std::vector<std::string> on_demo(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin() + 1, {"-m", demo()});
-  return arguments;
 }
 
 json greedy_golden(std::size_t i) {

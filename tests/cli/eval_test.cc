@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "support/child.h"
+#include "cli/program.h"
 #include "support/shared_data.h"
 #include "support/temp_folder.h"
 
@@ -18,17 +18,9 @@ namespace {
 
 using nlohmann::json;
 using test::ChildResult;
+using test::on_demo;
+using test::palimpsest;
 using testing::HasSubstr;
-
-ChildResult palimpsest(const std::vector<std::string>& arguments) {
-  return test::run_child(PALIMPSEST_BINARY, arguments);
-}
-
-/// arguments of a command on the demo model
-std::vector<std::string> on_demo(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin() + 1, {"-m", test::project_path("models/demo").string()});
-  return arguments;
-}
 
 TEST(Eval, FirstIdOfAWindowIsNotScored) {
   const test::TempFolder folder;

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "support/child.h"
+#include "cli/program.h"
 #include "support/shared_data.h"
 #include "support/temp_folder.h"
 #include "tools/synthetic_checkpoint.h"
@@ -20,19 +20,14 @@ namespace {
 
 using nlohmann::json;
 using test::ChildResult;
+using test::demo;
+using test::palimpsest;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-ChildResult palimpsest(const std::vector<std::string>& arguments) {
-  return test::run_child(PALIMPSEST_BINARY, arguments);
-}
-
-std::string demo() {
-  return test::project_path("models/demo").string();
-}
 std::string filler() {
   return test::project_path("models/demo/filler.txt").string();
 }

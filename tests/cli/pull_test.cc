@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "cli/program.h"
 #include "hub/fake_hub.h"
-#include "support/child.h"
 
 namespace palimpsest::test {
 namespace {
@@ -43,9 +43,6 @@ class PullCommand : public testing::Test {
     for (const char* name :
          {"HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "no_proxy"})
       unsetenv(name);
-  }
-  static ChildResult palimpsest(const std::vector<std::string>& arguments) {
-    return run_child(PALIMPSEST_BINARY, arguments);
   }
 
   FakeHub hub_;
