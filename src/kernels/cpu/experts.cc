@@ -26,10 +26,9 @@ HWY_BEFORE_NAMESPACE();
 namespace palimpsest::cpu {
 namespace HWY_NAMESPACE {
 
-/// y[c] = sum_j weights[j] * rows[position[j] * width + c] for c in [begin, end).
+/// y[c] = sum_j weights[j] * rows[position[j] * width + c] for c < width.
 void WeightedSum(const float* rows, std::int64_t width, const std::int32_t* position,
-                 const float* weights, std::int64_t top_k, std::int64_t begin, std::int64_t end,
-                 float* y) {
+                 const float* weights, std::int64_t top_k, float* y) {
   const hn::ScalableTag<float> d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto sum = [&](auto tag, std::int64_t c) HWY_ATTR {
@@ -40,9 +39,9 @@ void WeightedSum(const float* rows, std::int64_t width, const std::int32_t* posi
     }
     hn::StoreU(acc, tag, y + c);
   };
-  std::int64_t c = begin;
-  for (; c + lanes <= end; c += lanes) sum(d, c);
-  for (; c < end; ++c) sum(hn::CappedTag<float, 1>(), c);
+  std::int64_t c = 0;
+  for (; c + lanes <= width; c += lanes) sum(d, c);
+  for (; c < width; ++c) sum(hn::CappedTag<float, 1>(), c);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -173,10 +172,10 @@ struct Experts {
                 scratch);
   }
 
-  void weighted_sum(std::int64_t t, std::int64_t begin, std::int64_t end) const {
+  void weighted_sum(std::int64_t t) const {
     const std::int64_t top_k = args.ids.size(1);
     HWY_DYNAMIC_DISPATCH(WeightedSum)
-    (out, width, g.position + t * top_k, args.weights.as<float>() + t * top_k, top_k, begin, end,
+    (out, width, g.position + t * top_k, args.weights.as<float>() + t * top_k, top_k,
      args.y.at<float>(t));
   }
 };
@@ -238,7 +237,7 @@ void experts(ExecContext& ctx, const ExpertsArgs& args) {
   ctx.pool.parallel_for(
       tokens, std::max<std::int64_t>(1, kMinimumWork / (top_k * width)),
       [&](std::int64_t begin, std::int64_t end, int) {
-        for (std::int64_t t = begin; t < end; ++t) e.weighted_sum(t, 0, width);
+        for (std::int64_t t = begin; t < end; ++t) e.weighted_sum(t);
       });
 }
 
