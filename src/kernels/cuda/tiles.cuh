@@ -75,11 +75,10 @@ inline Works side_by_side(std::span<const Work> products, int outputs) {
   }
   return works;
 }
-/// The product of a block and its number within it.
+/// The product of block x and its number within it.
 struct Place {
   int which = 0, block;
-  __device__ explicit Place(const Works& works) {
-    const auto x = static_cast<int>(blockIdx.x);
+  __device__ explicit Place(const Works& works, int x = static_cast<int>(blockIdx.x)) {
     while (x >= works.ends[which]) ++which;
     block = which == 0 ? x : x - works.ends[which - 1];
   }
@@ -113,7 +112,7 @@ __device__ void prefetch(const StoredMatrix& w, int first, int rows, int last, i
   const int lines = ((end - begin) * kUnitBytes + kLine - 1) / kLine + 1;
   for (int i = static_cast<int>(threadIdx.x) % 32; i < rows * lines; i += 32) {
     const int at = min(begin * kUnitBytes + i % lines * kLine, end * kUnitBytes - 1);
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(w.data + min(first + i / lines, last) * w.row_bytes + at));
+    sm90::bring_to_l2(w.data + min(first + i / lines, last) * w.row_bytes + at);
   }
 }
 

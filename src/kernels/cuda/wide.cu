@@ -36,13 +36,8 @@ void launch(std::span<const Work> works, int outputs, std::int64_t most_tiles, i
             int image_parts = kParts) {
   using Shape = sm90::WideShape<kForm, kRows, kMatrices, kParts>;
   sm90::WideJob job;
-  for (std::size_t i = 0; i < tiles::kMostProducts; ++i) {
-    if (i < works.size()) {
-      job.works.work[i] = works[i];
-      job.blocks += (works[i].outputs + outputs - 1) / outputs;
-    }
-    job.works.ends[i] = job.blocks;
-  }
+  job.works = tiles::side_by_side(works, outputs);
+  job.blocks = job.works.ends[tiles::kMostProducts - 1];
   job.image = image;
   job.hidden = hidden;
   job.row_tiles = static_cast<int>(most_tiles);

@@ -40,9 +40,9 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
                          .q_scale = 1.0f / std::sqrt(static_cast<float>(K)), .gate = decay_gate_args(config, w, g), .beta = beta,
                          .beta_scale = static_cast<float>(config.beta_scale), .q = {}, .k = {}, .v = {}};
   const GatedRmsNormArgs norm = {.x = o, .weight = w.o_norm, .gate = gate.reshape({T, HV, V}), .eps = norm_eps, .y = o};
-  // The step lets o_proj begin beside the products before it (early_launch.cuh), which read neither o nor what it writes.
   const bool may_step = mix.states.page_rounding() == 0;
   const KdaStepArgs step = {.in = in, .pages = mix.states.pages(layer), .norm = norm};
+  // A step lets o_proj begin beside the products before it (early_launch.cuh), which read nothing that it writes.
   const bool stepped = may_step && !w.g_b_bias.defined() && ops::kda_step_from(ctx, step, ups[0], full_rank ? MatmulArgs{} : ups[1]);
   if (!stepped) {
     ops::matmuls(ctx, {ups, full_rank ? std::size_t{1} : std::size_t{2}});

@@ -282,7 +282,10 @@ bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, 
     wide::experts(up, down, form, parts, p.most_wide_tiles, reinterpret_cast<std::uint8_t*>(p.outputs), reinterpret_cast<std::uint8_t*>(p.hidden), stream);
     return false;
   }
-  if (rounded) return tiles::experts_streamed(up, down, parts, pairs, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream), false;
+  if (rounded) {
+    tiles::experts_streamed(up, down, parts, pairs, most_tiles, rounded, reinterpret_cast<std::uint8_t*>(p.hidden), stream);
+    return false;
+  }
   const auto run = many ? tiles::experts_many : tiles::experts_few;
   const bool one_row = for_warpgroups && needs_no_list(a, tile_rows);
   up.rows = static_cast<std::int32_t>(a.num_experts);

@@ -32,12 +32,10 @@ __global__ void __launch_bounds__(BatchShape::kThreads, 1) batch_products(const 
   constexpr int kBlocks = kSplit ? tiles::kSegments : 1;
   extern __shared__ __align__(16) std::uint8_t batch_memory[];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, quad = lane % 4, group = __shfl_sync(~0u, thread / 128, 0);
-  int which = 0, block = static_cast<int>(blockIdx.x) / kBlocks;
   const int rank = static_cast<int>(blockIdx.x) % kBlocks;
-  while (block >= works.ends[which]) ++which;
-  if (which > 0) block -= works.ends[which - 1];
-  const tiles::Work& work = works.work[which];
-  const int first = block * S::kOutputs, last = work.outputs - 1;
+  const tiles::Place place(works, static_cast<int>(blockIdx.x) / kBlocks);
+  const tiles::Work& work = works.work[place.which];
+  const int first = place.block * S::kOutputs, last = work.outputs - 1;
   const int each = S::units(work.cols, true), begin = kSplit ? rank * each : 0;
   const int units = max(min(kSplit ? each : work.cols / 32, work.cols / 32 - begin), 0), chunks = (units + 1) / 2;
   std::uint8_t* const ring = batch_memory + (-shared_address(batch_memory) & 1023);
@@ -97,11 +95,9 @@ __global__ void __launch_bounds__(BatchShape::kThreads, 1) batch_products(const 
   float total[32] = {}, acc[32] = {};
   const auto end_segment = [&] {
     wgmma_wait<0>();
+    settled(acc);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      asm volatile("" : "+f"(acc[i])::"memory");  // what the products have left there
-      total[i] += acc[i];
-    }
+    for (int i = 0; i < 32; ++i) total[i] += acc[i];
   };
   const int of_lane = group * 64 + thread % 128 / 32 * 16 + lane / 4;
   int left = each, going = 0;

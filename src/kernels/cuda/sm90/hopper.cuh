@@ -228,6 +228,9 @@ __device__ inline void wait_copies_out() {
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+/// Asks for the line of memory around an address to be brought to L2.
+__device__ inline void bring_to_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
 /// x, of which the compiler knows nothing from here on: what hangs on it is computed again instead of kept through a loop.
 __device__ inline int forgotten(int x) {
   asm volatile("" : "+r"(x));

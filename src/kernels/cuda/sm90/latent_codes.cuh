@@ -73,15 +73,6 @@ __device__ inline std::uint32_t even_codes(std::uint32_t x, std::uint32_t expone
 __device__ inline float power_of_two(int e) { return __int_as_float((e + 127) << 23); }  ///< -126 <= e <= 127
 __device__ inline int exponent_of(float x) { return min(max((__float_as_int(x) >> 23) - 127, -126), 126); }  ///< x >= 0
 
-/// Sums are there; the compiler, which does not know of the wait, reads them no sooner.
-__device__ inline void arrived(float& x) { asm volatile("" : "+f"(x)::"memory"); }
-__device__ inline void arrived(int& x) { asm volatile("" : "+r"(x)::"memory"); }
-template <class T, int kCount>
-__device__ void arrived(T (&x)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) arrived(x[i]);
-}
-
 /// A warpgroup that finds scores and weights.
 template <int N>
 struct CodesScorer {
@@ -119,7 +110,7 @@ struct CodesScorer {
 
   __device__ void add_product(int (&part)[kHeads], int i) {
     const int g = i / kParts;
-    arrived(part);
+    settled(part);
 #pragma unroll
     for (int b = 0; b < kHeads / 8; ++b) {
       const int all = i % kParts * kHeads / 8 + b;
@@ -388,7 +379,7 @@ struct CodesMixer {
     place.advance(1);
     wgmma_wait<0>();
 #pragma unroll
-    for (int j = 0; j < 4; ++j) arrived(mix[j]);
+    for (int j = 0; j < 4; ++j) settled(mix[j]);
     warp_arrive(Memory::weights_empty() + buffer);
     ++tiles_done;
   }

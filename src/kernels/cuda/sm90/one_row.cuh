@@ -3,8 +3,8 @@
 // Products of one row of x: a step of one sequence. A launch is over in some microseconds, so what counts is how soon all of its bytes are asked for.
 //
 // A block takes 16 outputs of kMatrices weights, a warp an eighth of k, in the order of tiles.cuh. Each lane asks for the pieces of rows that it
-// will hand to the tensor cores itself, kStages units ahead, through slots of shared memory that nobody else reads; of dense weights before the kernel
-// before ends, since weights do not depend on it. x is rounded once a block.
+// will hand to the tensor cores itself, kStages units ahead, through slots of shared memory of its warp, and for others the scales of a row; of dense
+// weights before the kernel before ends, since weights do not depend on it. x is rounded once a block.
 
 #include "kernels/cuda/plain/router.cuh"
 #include "kernels/cuda/sm90/hopper.cuh"
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(tiles::kThreads, 3) one_row(const __grid_const
     fetch_first([&](int) { return work.w; });
   } else if (blockIdx.x == 0 && blockIdx.y == 0) {  // the table has left L2 since the step before
     for (int i = thread * 128; i < work.rows * 3 * static_cast<int>(sizeof(StoredMatrix)); i += threads * 128)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(reinterpret_cast<const std::uint8_t*>(work.experts) + i));
+      bring_to_l2(reinterpret_cast<const std::uint8_t*>(work.experts) + i);
   }
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();

@@ -15,6 +15,15 @@ namespace palimpsest::cuda::sm90 {
 __device__ inline std::uint32_t operand(std::uint32_t address, int stride = 16) {
   return (address & 0x3ffff) >> 4 | static_cast<std::uint32_t>(stride >> 4) << 16;
 }
+/// What registers hold is what the products that were waited for have left there: the compiler, which does not know of the wait, reads them no sooner.
+__device__ inline void settled(float& x) { asm volatile("" : "+f"(x)::"memory"); }
+__device__ inline void settled(int& x) { asm volatile("" : "+r"(x)::"memory"); }
+template <class T, int kCount>
+__device__ void settled(T (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) settled(x[i]);
+}
+
 inline constexpr int kStepAlong = 32 >> 4;    ///< to the next 16 of K along rows
 inline constexpr int kStepAcross = 2048 >> 4;  ///< and from row to row
 

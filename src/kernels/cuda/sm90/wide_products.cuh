@@ -96,10 +96,9 @@ struct WideOutputs {
   bool idle;
   __device__ WideOutputs(const WideJob& job, int index) : idle(index >= job.blocks) {
     index -= idle ? 1 : 0;
-    int which = 0;
-    while (index >= job.works.ends[which]) ++which;
-    work = &job.works.work[which];
-    block = which == 0 ? index : index - job.works.ends[which - 1];
+    const tiles::Place place(job.works, index);
+    work = &job.works.work[place.which];
+    block = place.block;
   }
   /// The matrix and the output of row a of the block's weights: rows g and g + 8 of 16 are the same output of two matrices.
   __device__ static int matrix(int a) { return kMatrices == 2 ? a % 16 / 8 : 0; }
@@ -223,13 +222,6 @@ __device__ void load_weights(std::uint32_t (&a)[8], WideScales& scales, const st
     }
   }
   a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y, a[4] = low.z, a[5] = high.z, a[6] = low.w, a[7] = high.w;
-}
-
-/// What registers hold is what the products that were waited for have left there.
-template <int kCount>
-__device__ void settled(float (&x)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
 /// Named barriers: 1 and 2 of a warpgroup, 3 where the second begins.
