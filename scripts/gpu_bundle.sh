@@ -7,12 +7,13 @@ if [ "${1:-}" = pack ]; then
   to=$2 root=$(cd "$(dirname "$0")/.." && pwd)
   shift 2
   rm -rf "$to"
-  mkdir -p "$to"/{bin,lib} "$to"/project/{tests,models,bench}
+  mkdir -p "$to"/{bin,lib} "$to"/project/{tests,models,bench,fuzz}
   for binary in "$@"; do strip -o "$to/bin/$(basename "$binary")" "$binary"; done
   ldd "$@" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | grep -vE '/(libc|libm|libdl|librt|libpthread|libresolv)\.so' | sort -u | xargs -r cp -L -t "$to/lib"
   cp -r "$root"/tests/{golden,data} "$to/project/tests"
   cp -r "$root/models/demo" "$to/project/models"
   cp -r "$root/bench/shapes" "$to/project/bench"
+  cp -r "$root/fuzz/seeds" "$to/project/fuzz"
   cp "$0" "$to/run.sh"
   echo "$to: $(du -sh "$to" | cut -f1); copy it to the machine with the GPU and start run.sh there"
   exit

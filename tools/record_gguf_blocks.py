@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Records what PyPI gguf (0.19) makes of GGUF data, as the truth for tests/formats and tests/kernels:
 
-  blocks.safetensors   for every block type "TYPE.blocks" U8 [n, bytes] and "TYPE.values" F32 [n, columns], its dequantiser's output:
-                       random bytes, random bytes with an ordinary scale, and edge blocks. NaN are stored as 0x7fc00000.
+  blocks.safetensors   for every block type "TYPE.blocks" U8 [n, bytes] (random bytes, random bytes with an ordinary scale, edge
+                       blocks) and "TYPE.digests" I64 [n]: XXH3 of what its dequantiser makes of each, in F32, NaN as 0x7fc00000
   every_type.gguf      metadata of every type and tensors of several, written by its writer
   split-0000?-of-00003.gguf   three tensors, one a file
 
-usage: record_gguf_blocks.py OUT_FOLDER   (needs: pip install gguf==0.19.0 safetensors)
+usage: record_gguf_blocks.py OUT_FOLDER   (needs: pip install gguf==0.19.0 safetensors xxhash)
 """
 
 import sys
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import xxhash
 from gguf.quants import dequantize
 from safetensors.numpy import save_file
 
@@ -31,13 +32,13 @@ def record_blocks(rng):
     for name, fields in F16_FIELDS.items():
         kind = gguf.GGMLQuantizationType[name]
         columns, size = gguf.GGML_QUANT_SIZES[kind]
-        wild = rng.integers(0, 256, (4 if columns == 32 else 2, size), dtype=np.uint8)
-        tame = rng.integers(0, 256, (4 if columns == 32 else 2, size), dtype=np.uint8)
+        wild = rng.integers(0, 256, (8, size), dtype=np.uint8)
+        tame = rng.integers(0, 256, (8, size), dtype=np.uint8)
         for field in fields:
             scale = rng.normal(0, 0.05, len(tame)).astype(np.float16)
             tame[:, field:field + 2] = scale.view(np.uint8).reshape(-1, 2)
         edge = [np.full(size, byte, dtype=np.uint8) for byte in (0x00, 0xFF, 0x88, 0x77)]
-        for i, scale in enumerate(EDGE_SCALES if columns == 32 else EDGE_SCALES[::3]):
+        for i, scale in enumerate(EDGE_SCALES):
             block = rng.integers(0, 256, size, dtype=np.uint8)
             for field in fields:
                 block[field:field + 2] = np.frombuffer(np.uint16(scale).tobytes(), np.uint8)
@@ -49,7 +50,8 @@ def record_blocks(rng):
         with np.errstate(all="ignore"):
             values = dequantize(blocks, kind).astype(np.float32)
         values[np.isnan(values)] = np.frombuffer(np.uint32(0x7FC00000).tobytes(), np.float32)[0]
-        tensors[name + ".blocks"], tensors[name + ".values"] = blocks, values
+        tensors[name + ".blocks"] = blocks
+        tensors[name + ".digests"] = np.array([xxhash.xxh3_64_intdigest(row.tobytes()) for row in values], np.uint64).view(np.int64)
     return tensors
 
 

@@ -219,7 +219,7 @@ TEST_F(GoldenVision, CountsAndOutline) {
   EXPECT_EQ(outline->tensors(), tower->tensors());
   EXPECT_EQ(outline->parameters(), tower->parameters());
   EXPECT_EQ(outline->file_bytes(), tower->file_bytes());
-  EXPECT_EQ(vision_workspace_bytes(*outline, {1, 8, 8}), vision_workspace_bytes(*tower, {1, 8, 8}));
+  EXPECT_EQ(vision_workspace_bytes(*outline, {1, 8, 8}, tower->device()), vision_workspace_bytes(*tower, {1, 8, 8}));
 }
 
 constexpr const char* kPublished = R"({"media_placeholder_token_id": 163605, "vision_config": {
