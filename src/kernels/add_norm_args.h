@@ -1,6 +1,6 @@
 #pragma once
 
-#include "palimpsest/tensor.h"
+#include "kernels/op_args.h"
 
 namespace palimpsest {
 
@@ -11,10 +11,12 @@ struct AddRmsNormArgs {
   Tensor weight;  ///< [width] BF16 or F32
   float eps = 0;
   Tensor y;  ///< F32 [T, width], contiguous; neither x nor add
+  RowImage image = {};
 };
 
 namespace cuda::plain {
-void add_rms_norm(const AddRmsNormArgs&, void* stream);
+/// Whether the image is there.
+bool add_rms_norm(const AddRmsNormArgs&, void* stream);
 }
 
 }  // namespace palimpsest

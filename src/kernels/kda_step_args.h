@@ -10,6 +10,7 @@ struct KdaStepArgs {
   DeltaPrepareArgs in;     ///< q, k, v and gate.g are not written and may be absent, beta is not changed
   Tensor pages;            ///< F32 [slots, H, 128, 128], updated in place; may be strided in its first dimension
   GatedRmsNormArgs norm;   ///< of the reads: x is absent, gate [R, H, 128], y [R, H, 128]
+  RowImage image = {};     ///< of y
 };
 
 namespace cuda {

@@ -26,6 +26,7 @@ struct LatentDecodeArgs {
   Tensor gate;  ///< [R, H, dv], type of q; absent: no gate
   Tensor o;     ///< [R, H, dv], contiguous, BF16 or F32
   Tensor workspace;  ///< U8, the bytes that latent_decode_workspace() names; contents do not matter before or after
+  RowImage image = {};  ///< of o in F32, more than eight rows
 };
 
 /// Prefill in materialised form: causal attention of ragged queries over keys and values that lie ready, keys_n = cu_keys[n+1] - cu_keys[n] rows

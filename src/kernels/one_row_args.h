@@ -13,6 +13,7 @@ struct GatedProductArgs {
   GluParams params;
   Matrix w;  ///< [n, k]
   Tensor y;  ///< F32 [T, n]
+  bool beside = false;  ///< nothing that the kernel before writes is read, and that kernel waits for the one before it
 };
 
 namespace cuda {

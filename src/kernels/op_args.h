@@ -21,6 +21,14 @@ struct RaggedRows {
   Tensor slots;       ///< I32 [N], slot of the state pool; each slot at most once
 };
 
+/// Where a kernel leaves rows, up to 64, a second time: as products of a batch read them (sm90/wide_products.cuh), in so many BF16 parts. No kernel: nowhere.
+struct RowImage {
+  void* to = nullptr;
+  std::int32_t parts = 0;  ///< ops say it
+  static constexpr std::int64_t kRows = 64;
+  static std::int64_t bytes(std::int64_t columns) { return (columns + 63) / 64 * 64 * kRows * 4; }
+};
+
 /// out[t] = table[ids[t]]
 struct EmbeddingArgs {
   Matrix table;  ///< [vocab, width]
@@ -197,6 +205,7 @@ struct LatentAttentionArgs {
   float scale = 1;
   Tensor o;  ///< [T, H, dv]
   LatentForm form = LatentForm::kAuto;
+  RowImage image = {};  ///< of o
 };
 
 /// Causal softmax attention with grouped keys and values over the list (which already holds this batch's rows): with G = H / Hkv,

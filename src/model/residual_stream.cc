@@ -18,7 +18,8 @@ ResidualStream::ResidualStream(ExecContext& ctx, const ModelConfig& config, std:
       eps_(static_cast<float>(config.rms_norm_eps)),
       sources_(ctx.workspace.allocate(DType::kF32, {blocks(config) + 1, rows, config.hidden_size})),
       mixed_(ctx.workspace.allocate(DType::kF32, {rows, config.hidden_size})),
-      output_(ctx.workspace.allocate(DType::kF32, {rows, config.hidden_size})) {}
+      output_(ctx.workspace.allocate(DType::kF32, {rows, config.hidden_size})),
+      image_(ctx.on_device() && rows > 1 ? ctx.workspace.allocate(DType::kU8, {RowImage::bytes(config.hidden_size)}) : Tensor{}) {}
 
 Tensor ResidualStream::source(std::int64_t index) const {
   Tensor t = sources_.rows(index, 1);
@@ -50,7 +51,7 @@ void ResidualStream::read_normalized(const Tensor& w, const Tensor& norm, const 
   if (!pending_ || banked_ > 0) return ops::rms_norm(ctx_, {.x = read(w), .weight = norm, .eps = eps_, .y = y});
   pending_ = false;
   // On a device what follows may begin beside the last op of the sublayer before (early_launch.cuh), which reads neither the stream nor y.
-  ops::add_rms_norm(ctx_, {.add = output_, .x = read(w), .weight = norm, .eps = eps_, .y = y});
+  ops::add_rms_norm(ctx_, {.add = output_, .x = read(w), .weight = norm, .eps = eps_, .y = y, .image = {image_.data}});
 }
 
 void ResidualStream::bank() {

@@ -72,6 +72,12 @@ inline int activation_parts(const ExecContext& ctx) {
   return kParts[static_cast<std::size_t>(ctx.activations)];
 }
 
+/// With the parts of this context; nowhere if these are not rows of a batch, or not of whole chunks, which an image has.
+inline RowImage row_image(const ExecContext& ctx, std::int64_t rows, std::int64_t columns, const RowImage& image) {
+  const int parts = activation_parts(ctx);
+  return rows > 8 && rows <= RowImage::kRows && columns % 64 == 0 && parts > 0 ? RowImage{image.to, parts == 1 ? 1 : 2} : RowImage{};
+}
+
 /// Work of an op that does little more than read and write these tensors once each.
 template <class... Tensors>
 OpWork moves(const Tensors&... tensors) {

@@ -14,7 +14,10 @@ bool kda_step(ExecContext& ctx, const KdaStepArgs& a) {
     const std::int64_t page = a.pages.size(1) * a.pages.size(2) * a.pages.size(3), rows = a.in.q_in.size(0);
     return OpWork{.flops = 6.0 * static_cast<double>(rows * page), .bytes = 8.0 * static_cast<double>(rows * page) + moves(a.in.q_in, a.in.k_in, a.in.v_in, a.in.gate.f, a.norm.gate, a.norm.y).bytes, .form = {}};
   };
-  if (const Entered op = enter(ctx, Op::kPageMemory, work)) cuda::kda_step(a, ctx.device.stream());
+  KdaStepArgs args = a;
+  args.image = row_image(ctx, a.in.v_in.size(0), a.in.v_in.size(1), a.image);
+  if (const Entered op = enter(ctx, Op::kPageMemory, work)) cuda::kda_step(args, ctx.device.stream());
+  ctx.rounded = {a.norm.y.data, args.image.to, ctx.calls()};
   return true;
 }
 

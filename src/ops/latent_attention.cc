@@ -66,8 +66,10 @@ void attend_in_slabs(ExecContext& ctx, const LatentAttentionArgs& a, const Promp
   std::uint64_t longest = 256;  // a power of two: passes that are alike stay so while lists grow
   for (std::int64_t n = 0; n < a.past.size(0); ++n) longest = std::max(longest, std::bit_ceil(static_cast<std::uint64_t>(before[n] + cu[n + 1] - cu[n])));
   const auto attend = [&](std::int64_t first, std::int64_t count) {
+    const RowImage image = count == rows ? row_image(ctx, rows, a.o.size(1) * a.o.size(2), a.image) : RowImage{};
+    ctx.rounded = {a.o.data, image.to, ctx.calls()};
     cuda::latent_decode({.q = a.q.rows(first, count), .kv_b = a.kv_b.dense, .list = a.list, .cu_seqlens = {}, .slots = slots.rows(first, count),
-                         .past = past.rows(first, count), .scale = a.scale, .gate = {}, .o = a.o.rows(first, count), .workspace = workspace},
+                         .past = past.rows(first, count), .scale = a.scale, .gate = {}, .o = a.o.rows(first, count), .workspace = workspace, .image = image},
                         static_cast<std::int64_t>(longest), ctx.device.stream());
   };
   const auto attend_run = [&](std::int64_t first, std::int64_t end) {

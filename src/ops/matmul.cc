@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cuda/plain_kernels.h"
 #include "kernels/cuda/tile_kernels.h"
@@ -46,9 +48,11 @@ void matmuls(ExecContext& ctx, std::span<const MatmulArgs> products) {
   const int parts = ctx.on_device() ? activation_parts(ctx) : 0;
   if (parts > 0 && cuda::tile_side_by_side(products)) {
     const std::int64_t workspace = cuda::tile_workspace_bytes(products, parts);
+    const bool same = std::all_of(products.begin(), products.end(), [&](const MatmulArgs& a) { return a.x.data == products[0].x.data; });
+    const void* const image = same ? ctx.image_of(products[0].x.data) : nullptr;
     if (const Entered op = enter(ctx, Op::kMatmul, workspace, work)) {
       const ArenaScope scope(ctx.workspace);
-      cuda::tile_matmul(products, parts, workspace > 0 ? ctx.workspace.allocate(DType::kU8, {workspace}).data : nullptr, ctx.device.stream());
+      cuda::tile_matmul(products, parts, workspace > 0 ? ctx.workspace.allocate(DType::kU8, {workspace}).data : nullptr, ctx.device.stream(), image);
     }
     return;
   }

@@ -21,7 +21,10 @@ void add_rms_norm(ExecContext& ctx, const AddRmsNormArgs& a) {
     return rms_norm(ctx, {.x = a.x, .weight = a.weight, .eps = a.eps, .y = a.y});
   }
   PALIMPSEST_CHECK(same_f32(a.add, a.x) && same_f32(a.x, a.y) && a.x.rank == 2 && is_norm_weight(a.weight, a.x.size(1)), "add, x and y are F32 [T, width], the weight BF16 or F32 [width]");
-  if (const Entered op = enter(ctx, Op::kRmsNorm, [&] { return moves(a.add, a.x, a.x, a.y); })) cuda::plain::add_rms_norm(a, ctx.device.stream());
+  AddRmsNormArgs args = a;
+  args.image = row_image(ctx, a.x.size(0), a.x.size(1), a.image);
+  if (const Entered op = enter(ctx, Op::kRmsNorm, [&] { return moves(a.add, a.x, a.x, a.y); }); op && cuda::plain::add_rms_norm(args, ctx.device.stream()))
+    ctx.rounded = {a.y.data, args.image.to, ctx.calls()};
 }
 
 }  // namespace palimpsest::ops

@@ -31,10 +31,11 @@ void router(ExecContext& ctx, const RouterArgs& args) {
 void router_beside(ExecContext& ctx, const RouterArgs& args, const GatedProductArgs& product) {
   if (!ctx.on_device() || ctx.planning() || ctx.profile || !cuda::takes_router_beside(args, product, activation_parts(ctx))) {
     router(ctx, args);
-    return gated_product(ctx, product);
+    GatedProductArgs beside = product;
+    beside.beside = true;
+    return gated_product(ctx, beside);
   }
   check_router(args);
-  
   ctx.count(Op::kRouter), ctx.count(Op::kMatmul);
   cuda::router_beside(args, product, activation_parts(ctx), ctx.device.stream());
 }

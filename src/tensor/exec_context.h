@@ -35,6 +35,12 @@ class ExecContext {
   base::ThreadPool pool;
   Arena workspace;  ///< activations of the running forward pass
   Activations activations = Activations::kF32;  ///< how products with quantised weights read their activations
+  /// What the op before has left besides: the image (RowImage) of the rows at x. It is of no other op's.
+  struct Rounded {
+    const void *x = nullptr, *image = nullptr;
+    std::int64_t calls = 0;  ///< of ops, then
+  } rounded;
+  const void* image_of(const void* x) const { return x == rounded.x && calls() == rounded.calls ? rounded.image : nullptr; }
   OpProfile* profile = nullptr;  ///< times every op where it is set; not owned. Costs a comparison an op where it is not
 
   /// True while the plan measures workspace: front doors then reserve what their kernel would, compute nothing and count nothing.

@@ -15,14 +15,14 @@ namespace {
 class KdaStep : public DeviceTest {};
 
 TEST_F(KdaStep, HasTheBitsOfItsParts) {
-  constexpr std::int64_t kHeads = 3, kWidth = 128, kChannels = kHeads * kWidth, kSlots = 7, kPage = kHeads * kWidth * kWidth;
+  constexpr std::int64_t kHeads = 3, kWidth = 128, kChannels = kHeads * kWidth, kSlots = 10, kPage = kHeads * kWidth * kWidth;
   const auto floats = [&](std::vector<float>& x, std::initializer_list<std::int64_t> shape) { return to_device(Tensor::contiguous(x.data(), DType::kF32, shape)); };
   const auto read = [&](const Tensor& t) {
     std::vector<float> x(static_cast<std::size_t>(t.numel()));
     from_device(t, x.data());
     return x;
   };
-  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{5}}) {
+  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{9}}) {
     for (const auto& [kind, low_parts] : {std::pair{DecayGateKind::kBounded, 0}, {DecayGateKind::kSoftplus, 0}, {DecayGateKind::kBounded, 1}, {DecayGateKind::kSoftplus, 2}}) {
       if (rows > 1 && low_parts > 0) continue;
       std::vector<float> numbers[5], taps[3], tails[3], a_log = random_normal(kHeads, 1), bias = random_normal(kChannels, 2), beta = random_normal(rows * kHeads, 3), weight = random_normal(kWidth, 4),
@@ -46,7 +46,7 @@ TEST_F(KdaStep, HasTheBitsOfItsParts) {
         a.norm = {.x = {}, .weight = floats(weight, {kWidth}), .gate = floats(numbers[4], {rows, kHeads, kWidth}), .eps = 1e-5f, .y = floats(none, {rows, kHeads, kWidth})};
         return a;
       };
-      const KdaStepArgs whole = arguments();
+      KdaStepArgs whole = arguments();
       KdaStepArgs parts = arguments();
       // f, and of the second also the gate, as products.
       std::vector<std::uint16_t> halves;
@@ -58,6 +58,8 @@ TEST_F(KdaStep, HasTheBitsOfItsParts) {
       const MatmulArgs products[2] = {{x, up, parts.in.gate.f.reshape({rows, kChannels})}, {x, low_parts == 2 ? up : Matrix{}, parts.norm.gate.reshape({rows, kChannels})}};
       ASSERT_TRUE(cuda::takes_kda_step(whole));
       void* const stream = cuda::cuda_device().stream();
+      std::vector<std::uint8_t> image(static_cast<std::size_t>(RowImage::bytes(kChannels)), 0xff);
+      if (rows > 1) whole.image = {to_device(Tensor::contiguous(image.data(), DType::kU8, {RowImage::bytes(kChannels)})).data, 2};
       if (low_parts == 0) {
         cuda::kda_step(whole, stream);
       } else {
@@ -76,6 +78,16 @@ TEST_F(KdaStep, HasTheBitsOfItsParts) {
       cuda::plain::gated_rms_norm(parts.norm, stream);
       cuda::cuda_device().wait();
       EXPECT_TRUE(bit_equal(read(whole.norm.y), read(parts.norm.y))) << rows << " rows";
+      if (rows > 1) {  // a product of the image
+        Matrix square;
+        std::vector<std::uint16_t> w;
+        for (const float number : random_normal(kChannels * kChannels, 42)) w.push_back(float_to_bf16(number));
+        square.dense = to_device(Tensor::contiguous(w.data(), DType::kBF16, {kChannels, kChannels}));
+        const MatmulArgs of[2] = {{whole.norm.y.reshape({rows, kChannels}), square, floats(none, {rows, kChannels})}, {whole.norm.y.reshape({rows, kChannels}), square, floats(none, {rows, kChannels})}};
+        for (const MatmulArgs& m : of) cuda::tile_matmul({&m, 1}, 2, whole.image.to, stream, &m == of ? whole.image.to : nullptr);
+        cuda::cuda_device().wait();
+        EXPECT_TRUE(bit_equal(read(of[0].y), read(of[1].y)));
+      }
       EXPECT_TRUE(bit_equal(read(whole.pages), read(parts.pages))) << rows << " rows";
       EXPECT_TRUE(bit_equal(read(whole.in.tails_q), read(parts.in.tails_q)) && bit_equal(read(whole.in.tails_k), read(parts.in.tails_k)) && bit_equal(read(whole.in.tails_v), read(parts.in.tails_v)));
       memory_.clear();

@@ -10,6 +10,7 @@
 
 #include "base/number_formats.h"
 #include "gpu/device_test.h"
+#include "kernels/add_norm_args.h"
 #include "kernels/block_weights.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/plain_kernels.h"
@@ -229,6 +230,33 @@ TEST_F(Tiles, AGatedUnitMayBePartOfItsProduct) {
       EXPECT_EQ(differences(again, want, kOutputs), "") << kNames[kind];
       EXPECT_EQ(ids[1], ids[0]);
       EXPECT_EQ(shares[1], shares[0]);
+    }
+  }
+}
+
+// What a norm leaves beside its rows spares products of a batch the rounding.
+TEST_F(Tiles, ProductsReadTheImageOfANorm) {
+  for (const std::int64_t k : {512, 544, 2304, 4096}) {
+    auto x = random_normal(64 * k, 1), add = random_normal(64 * k, 2), scale = random_normal(k, 3);
+    for (const std::int64_t outputs : {450, 12300}) {
+      const Weights w(kBF16, outputs, k, 4);
+      for (const std::int64_t rows : {9, 64}) {
+        for (const int parts : {1, 2}) {
+          const auto there = [&](std::vector<float>& numbers) { return to_device(Tensor::contiguous(numbers.data(), DType::kF32, {rows, k})); };
+          std::vector<float> y[2] = {std::vector<float>(static_cast<std::size_t>(rows * outputs), NAN), {}};
+          y[1] = y[0];
+          const AddRmsNormArgs norm = {.add = there(add), .x = there(x), .weight = to_device(Tensor::contiguous(scale.data(), DType::kF32, {k})), .eps = 1e-5f, .y = there(x), .image = {poisoned(RowImage::bytes(k)), parts}};
+          ASSERT_TRUE(cuda::plain::add_rms_norm(norm, cuda::cuda_device().stream()));
+          for (auto& of : y) {
+            const MatmulArgs product{norm.y, to_device(w.matrix), to_device(Tensor::contiguous(of.data(), DType::kF32, {rows, outputs}))};
+            cuda::tile_matmul({&product, 1}, parts, poisoned(cuda::tile_workspace_bytes({&product, 1}, parts)), cuda::cuda_device().stream(), &of == y ? norm.image.to : nullptr);
+            cuda::cuda_device().wait();
+            from_device(product.y, of.data());
+          }
+          EXPECT_EQ(differences(y[0], y[1], outputs), "") << rows << " rows of " << k << ", " << outputs << " outputs, " << parts << " parts";
+          memory_.clear();
+        }
+      }
     }
   }
 }

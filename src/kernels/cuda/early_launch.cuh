@@ -13,7 +13,8 @@ inline thread_local bool behind_copies = false;
 /// A launch that may begin while the kernel before it ends. The kernel waits for that end itself (cudaGridDependencySynchronize) before it reads what other
 /// kernels wrote, and before it writes; only then it lets the next one begin (cudaTriggerProgrammaticLaunchCompletion). So none runs beside the one two
 /// before it, whose loads could leave in L1 what its x was before: __ldg, which is not coherent, would find it. (Coherent loads of x go to L2 behind every
-/// wait, and cost up to 20%.) add_rms_norm and kda_step let the next begin at once, since what runs before them does not read what they write.
+/// wait, and cost up to 20%.) add_rms_norm and kda_step let the next begin at once, since what runs before them does not read what they write; a gated
+/// product that reads nothing of the kernel before (GatedProductArgs::beside) lets the next begin at once and waits before it writes.
 struct EarlyLaunch {
   cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};

@@ -138,7 +138,9 @@ __global__ void __launch_bounds__(32 * kWarps, kParts > 0 ? 1 : 2) step(const __
   for (int i = 0; i < kWidth / 32; ++i) sum += memory.o[lane + 32 * i] * memory.o[lane + 32 * i];
   const float inverse = 1 / sqrtf(plain::warp_sum(sum) / static_cast<float>(kWidth) + a.norm.eps);
   if (kParts > 0 && lows.gate.w) gate = memory.gate[channel];
-  plain::as<float>(a.norm.y)[n * heads * kWidth + c] = memory.o[channel] * inverse * weight * plain::apply(a.norm.function, gate);
+  const float y = memory.o[channel] * inverse * weight * plain::apply(a.norm.function, gate);
+  plain::as<float>(a.norm.y)[n * heads * kWidth + c] = y;
+  if (a.image.to) sm90::put_in_image<1>(a.image.to, a.image.parts, static_cast<int>(n), static_cast<int>(c), &y);
 }
 
 bool in_pieces(const Tensor& t) { return t.defined() && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; }

@@ -16,8 +16,8 @@ bool tiles_take(const Matrix& w);
 bool tile_side_by_side(std::span<const MatmulArgs> products);
 /// Device memory that tile_matmul wants for such products: more for more rows.
 std::int64_t tile_workspace_bytes(std::span<const MatmulArgs> products, int parts);
-/// Without `workspace` none of the kernels for many rows (wide_kernels.h) is used; the bits are the same.
-void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspace, void* stream);
+/// Without `workspace` none of the kernels for many rows (wide_kernels.h) is used; the bits are the same. `image`: of x, which all of them read.
+void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspace, void* stream, const void* image = nullptr);
 /// Whether y of this product, alone and with a workspace, may be BF16 (at an even stride): the sums rounded.
 bool tile_rounds(const MatmulArgs& product);
 

@@ -172,8 +172,9 @@ bool tile_side_by_side(std::span<const MatmulArgs> products) {
 namespace tiles {
 namespace {
 
-/// Where there are blocks enough of the other kind, products are for warpgroups; of a batch that dense_batch() does not take half as many are enough.
-constexpr std::int64_t kWideBlocks = 96;
+/// Where there are blocks enough of the other kind, products are for warpgroups; of a batch half as many are enough where dense_batch() does not take it, or has
+/// more blocks than run at once.
+constexpr std::int64_t kWideBlocks = 96, kBatchBlocks = 128;
 
 Work work_of(const MatmulArgs& a, int parts) {
   Work work;
@@ -194,7 +195,8 @@ bool for_warpgroups(std::span<const Work> works) {
   std::int64_t blocks = 0;
   for (const Work& work : works) blocks += plain::divide_up(work.outputs, 128);
   const int tile_rows = plain::wide_dense_rows(works[0].rows);
-  const std::int64_t least = tile_rows == plain::kBatchRows && !dense_batch(works, 1, nullptr, true) ? kWideBlocks / 2 : kWideBlocks;
+  const std::int64_t of_batch = tile_rows == plain::kBatchRows ? dense_batch(works, 1, nullptr, true) : 1;
+  const std::int64_t least = of_batch == 0 || of_batch > kBatchBlocks ? kWideBlocks / 2 : kWideBlocks;
   return tile_rows > 0 && blocks * plain::divide_up(works[0].rows, tile_rows) >= least &&
          std::all_of(works.begin(), works.end(), [](const Work& work) { return wide::takes(work.w); });
 }
@@ -208,11 +210,14 @@ bool tile_rounds(const MatmulArgs& a) {
   return tiles::for_warpgroups({&work, 1});
 }
 
-void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspace, void* stream) {
+void tile_matmul(std::span<const MatmulArgs> products, int parts, void* workspace, void* stream, const void* image) {
   if (products[0].x.sizes[0] == 0) return;
   std::vector<tiles::Work> works, others;
   for (const MatmulArgs& a : products) works.push_back(tiles::work_of(a, parts));
   const plain::Form form = works[0].w.form;
+  if (form == plain::Form::kBF16) {
+    for (tiles::Work& work : works) work.image = static_cast<const std::uint8_t*>(image);
+  }
   for (auto first = works.begin(); first != works.end();) {
     const auto end = std::stable_partition(first, works.end(), [x = *first](const tiles::Work& work) { return work.x == x.x && work.x_stride == x.x_stride && work.cols == x.cols; });
     if (workspace && tiles::for_warpgroups({first, end})) wide::dense({first, end}, form, parts, static_cast<std::uint8_t*>(workspace), plain::stream_of(stream));
@@ -229,6 +234,7 @@ static bool launch_gated(const GatedProductArgs& a, const RouterArgs& router, in
   tiles::Work work = tiles::work_of(product, parts);
   work.up = plain::as<const float>(a.up);
   work.glu = a.params;
+  work.beside = a.beside;
   if (work.rows > 1) return tiles::dense_batch({&work, 1}, parts, plain::stream_of(stream), ask);
   bool taken = false;
   tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value>({&work, 1}, 1, plain::stream_of(stream), ask, router); });

@@ -34,6 +34,7 @@ struct Work {
   int outputs = 0, cols = 0;
   const float* x = nullptr;
   float* y = nullptr;
+  const std::uint8_t* image = nullptr;   ///< of x, of up to 64 rows, where it lies ready (RowImage)
   std::int64_t x_stride = 0, y_stride = 0;
   bool rounded = false;                  ///< y is BF16 (dense products on warpgroups only)
   std::int32_t rows = 0;                 ///< of dense products, or how many experts one row may choose
@@ -44,6 +45,7 @@ struct Work {
   GluParams glu{};
   bool mxfp8 = false;            ///< weights are MXFP4: an activation is one BF16 number, rounded to MXFP8
   const float* up = nullptr;     ///< x is glu(x, up), of one row (one_row.cuh) or a batch (batch_products.cuh)
+  bool beside = false;           ///< nothing that the kernel before writes is read (batch_products.cuh)
 };
 /// y = add (or 0) + sum_j weights[j] w2 of choice j times row j of x, in the order of the choices of one row.
 struct ExpertSum {

@@ -10,7 +10,7 @@ namespace palimpsest::cuda::tiles {
 
 /// Dense BF16 products of 9 to 64 rows (sm90/batch_products.cuh); false where they are not such or have too many columns, and nothing is done.
 /// `ask`: nothing is done in any case.
-bool dense_batch(std::span<const Work> products, int parts, cudaStream_t stream, bool ask = false);
+std::int64_t dense_batch(std::span<const Work> products, int parts, cudaStream_t stream, bool ask = false);
 /// One grid over tiles of kFewRows or kManyRows rows of experts: at most `most_tiles`. kMatrices 2: glu of two products.
 void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream);
 /// Of one row of x, whose pairs are `chosen`: w1 and w3, and w2 with the sum of all pairs; scales at multiples of 4 bytes. False: not of this shape.

@@ -18,8 +18,7 @@ std::int64_t chunks_of(std::int64_t cols) { return (cols + sm90::kWideChunk - 1)
 
 template <Form kForm, int kRows, int kParts>
 void make_image(const Work& work, std::int64_t most_tiles, std::uint8_t* image, cudaStream_t stream) {
-  sm90::image_of<kForm, kRows, kParts><<<static_cast<unsigned>(most_tiles * kRows), 128, 0, stream>>>(work, image, static_cast<int>(chunks_of(work.cols)));
-  check(cudaGetLastError(), kName);
+  launch_early(sm90::image_of<kForm, kRows, kParts>, static_cast<unsigned>(most_tiles * kRows), 128, 0, stream, kName, work, image, static_cast<int>(chunks_of(work.cols)));
 }
 /// `places`: memory for a number a pair, needed until the images are made.
 template <Form kForm, int kRows, int kParts>
@@ -50,17 +49,9 @@ void launch(std::span<const Work> works, int outputs, std::int64_t most_tiles, i
   const std::int64_t clusters = std::min<std::int64_t>(most, job.pairs * most_tiles);
   const auto kernel = sm90::wide_products<kForm, kRows, kMatrices, kParts>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes), kName);
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {sm90::kWideCluster, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * sm90::kWideCluster));
-  config.blockDim = dim3(sm90::kWideThreads);
-  config.dynamicSmemBytes = Shape::kBytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  check(cudaLaunchKernelEx(&config, kernel, job), kName);
+  EarlyLaunch launch(static_cast<unsigned>(clusters * sm90::kWideCluster), sm90::kWideThreads, Shape::kBytes, stream, sm90::kWideCluster);
+  if (kRows != plain::kBatchRows) launch.attributes[0].val.programmaticStreamSerializationAllowed = 0;
+  check(cudaLaunchKernelEx(&launch.config, kernel, job), kName);
 }
 
 template <class F>
@@ -82,7 +73,8 @@ bool takes(const tiles::StoredMatrix& w) {
 template <Form kForm, int kParts, int kRows>
 void dense_tiles(std::span<const Work> works, std::uint8_t* image, cudaStream_t stream) {
   const std::int64_t row_tiles = (works[0].rows + kRows - 1) / kRows;
-  make_image<kForm, kRows, kParts>(works[0], row_tiles, image, stream);
+  if (works[0].image) image = const_cast<std::uint8_t*>(works[0].image);
+  else make_image<kForm, kRows, kParts>(works[0], row_tiles, image, stream);
   launch<kForm, kRows, 1, kParts>(works, sm90::kWideWeights, row_tiles, kDenseGroup, image, nullptr, stream);
 }
 

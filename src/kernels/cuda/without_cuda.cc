@@ -79,14 +79,14 @@ void keep_logits(const KeepLogitsArgs&, void*) { unsupported(); }
 bool tiles_take(const Matrix&) { unsupported(); }
 bool tile_side_by_side(std::span<const MatmulArgs>) { unsupported(); }
 bool tile_rounds(const MatmulArgs&) { unsupported(); }
-void tile_matmul(std::span<const MatmulArgs>, int, void*, void*) { unsupported(); }
+void tile_matmul(std::span<const MatmulArgs>, int, void*, void*, const void*) { unsupported(); }
 
 namespace plain {
 
 void embedding(const EmbeddingArgs&, void*) { unsupported(); }
 void matmul(const MatmulArgs&, void*, bool) { unsupported(); }
 void rms_norm(const RmsNormArgs&, void*) { unsupported(); }
-void add_rms_norm(const AddRmsNormArgs&, void*) { unsupported(); }
+bool add_rms_norm(const AddRmsNormArgs&, void*) { unsupported(); }
 void gated_rms_norm(const GatedRmsNormArgs&, void*) { unsupported(); }
 void l2_norm(const L2NormArgs&, void*) { unsupported(); }
 void short_conv(const ShortConvArgs&, void*) { unsupported(); }

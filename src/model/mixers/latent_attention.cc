@@ -39,9 +39,10 @@ void latent_attention(MixerContext& mix, const MlaConfig& config, const MlaWeigh
   ops::latent_append(ctx, {.latent = latent, .k_pe = columns(kv_a, r, p), .list = list, .rows = mix.rows, .past = mix.past});
 
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, H, dv});
+  const Tensor image = ctx.on_device() && T > 1 && !config.output_gate ? ctx.workspace.allocate(DType::kU8, {RowImage::bytes(H * dv)}) : Tensor{};
   ops::latent_attention(ctx, {.q = q, .kv_b = w.kv_b_proj, .list = list, .rows = mix.rows, .past = mix.past,
                               .scale = 1.0f / std::sqrt(static_cast<float>(config.qk_head_dim())), .o = o,
-                              .form = mix.fixed_forms ? LatentForm::kByRows : LatentForm::kAuto});
+                              .form = mix.fixed_forms ? LatentForm::kByRows : LatentForm::kAuto, .image = {image.data}});
 
   const Tensor flat = o.reshape({T, H * dv});
   if (config.output_gate) ops::multiply_sigmoid(ctx, {.x = flat, .gate = gate, .y = flat});

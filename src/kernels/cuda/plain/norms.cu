@@ -4,6 +4,7 @@
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/launch.cuh"
 #include "kernels/cuda/plain_kernels.h"
+#include "kernels/cuda/sm90/hopper.cuh"
 
 namespace palimpsest::cuda::plain {
 namespace {
@@ -31,7 +32,7 @@ struct RmsRow {
 
 /// The same for rows of whole vectors: a block of 512 reads a row once, up to 8192 numbers. kAdd: a.x += added before.
 template <bool kAdd>
-__global__ void __launch_bounds__(512) rms_vectors(RmsNormArgs a, const float4* added) {
+__global__ void __launch_bounds__(512) rms_vectors(RmsNormArgs a, const float4* added, const RowImage image) {
   constexpr int kEach = 4;
   __shared__ float parts[16];
   const std::int64_t t = blockIdx.x, vectors = a.x.sizes[1] / 4;
@@ -71,8 +72,11 @@ __global__ void __launch_bounds__(512) rms_vectors(RmsNormArgs a, const float4* 
   auto* y = reinterpret_cast<float4*>(as<float>(a.y) + t * a.y.strides[0]);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    if (const std::int64_t c = threadIdx.x + i * 512; c < vectors)
-      y[c] = {v[i].x * inverse * w[i].x, v[i].y * inverse * w[i].y, v[i].z * inverse * w[i].z, v[i].w * inverse * w[i].w};
+    const auto c = static_cast<int>(threadIdx.x) + i * 512;
+    if (c >= vectors) continue;
+    const float4 out = {v[i].x * inverse * w[i].x, v[i].y * inverse * w[i].y, v[i].z * inverse * w[i].z, v[i].w * inverse * w[i].w};
+    y[c] = out;
+    if (kAdd && image.to) sm90::put_in_image<4>(image.to, image.parts, static_cast<int>(t), 4 * c, &out.x);
   }
 }
 
@@ -260,16 +264,18 @@ static bool takes_vectors(const RmsNormArgs& a) {
 void rms_norm(const RmsNormArgs& a, void* stream) {
   if (!takes_vectors(a)) return for_each_row(a.x.sizes[0], a.x.sizes[1], RmsRow{a}, stream, "rms_norm");
   if (a.x.sizes[0] == 0) return;
-  launch_early(rms_vectors<false>, static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream), "rms_norm", a, static_cast<const float4*>(nullptr));
+  launch_early(rms_vectors<false>, static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream), "rms_norm", a, static_cast<const float4*>(nullptr), RowImage{});
 }
-void add_rms_norm(const AddRmsNormArgs& a, void* stream) {
+bool add_rms_norm(const AddRmsNormArgs& a, void* stream) {
   const RmsNormArgs norm = {.x = a.x, .weight = a.weight, .eps = a.eps, .y = a.y};
   if (!takes_vectors(norm) || !in_vectors(a.add)) {
     add({.x = a.add, .y = a.x}, stream);
-    return rms_norm(norm, stream);
+    rms_norm(norm, stream);
+    return false;
   }
-  if (a.x.sizes[0] == 0) return;
-  launch_early(rms_vectors<true>, static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream), "add_rms_norm", norm, as<const float4>(a.add));
+  if (a.x.sizes[0] == 0) return false;
+  launch_early(rms_vectors<true>, static_cast<unsigned>(a.x.sizes[0]), 512, 0, stream_of(stream), "add_rms_norm", norm, as<const float4>(a.add), a.image);
+  return a.image.to;
 }
 void gated_rms_norm(const GatedRmsNormArgs& a, void* stream) {
   const std::int64_t rows = a.x.sizes[0] * a.x.sizes[1];

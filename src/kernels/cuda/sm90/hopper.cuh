@@ -30,6 +30,31 @@ __device__ inline float2 unpack_bf16(std::uint32_t pair) { return make_float2(__
 /// Byte offset of element (row, column) of such a tile, which begins at a multiple of 1024 bytes.
 __device__ inline int swizzled(int row, int column) { return row * 128 + (((column >> 3) ^ (row & 7)) << 4) + (column & 7) * 2; }
 
+/// N neighbouring numbers (1, or 4 from a multiple of 4 on) of row n to an image of 64 rows of a batch's x (RowImage), each as `parts` BF16 numbers.
+template <int N>
+__device__ void put_in_image(void* image, int parts, int n, int column, const float* x) {
+  auto* to = static_cast<unsigned char*>(image) + column / 64 * parts * (64 * 128) + column % 32 / 8 * 4 + column % 2 * 2;
+  float rest[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) rest[i] = x[i];
+  for (int p = 0; p < parts; ++p, to += 64 * 128) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      unsigned char* const at = to + swizzled(n, column % 64 / 32 * 32 + (column % 8 + i) / 2 * 8);
+      if constexpr (N == 1) {
+        const __nv_bfloat16 part = __float2bfloat16_rn(rest[0]);
+        *reinterpret_cast<__nv_bfloat16*>(at) = part;
+        rest[0] -= __bfloat162float(part);
+      } else {
+        const std::uint32_t word = pack_bf16(rest[i], rest[i + 1]);
+        *reinterpret_cast<std::uint32_t*>(at) = word;
+        const float2 part = unpack_bf16(word);
+        rest[i] -= part.x, rest[i + 1] -= part.y;
+      }
+    }
+  }
+}
+
 /// Descriptor of a K-major tile: groups of eight rows lie 1024 bytes apart. 32 bytes on for the next 16 of K.
 __device__ inline std::uint64_t tile_descriptor(std::uint32_t address) {
   return (static_cast<std::uint64_t>(address) & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;

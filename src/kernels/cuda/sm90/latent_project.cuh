@@ -204,6 +204,7 @@ struct ValueTile {
       const float gate = a.gate.defined() ? sigmoid(load_input(a.gate, row * a.gate.strides[0] + head * a.gate.strides[1] + j)) : 1;
       const float out = decode_row(a, static_cast<int>(row)).slot < 0 ? 0 : ((of(0) + of(1)) + (of(2) + of(3))) * gate;
       store_output(a.o, (row * a.q.sizes[1] + head) * kValueChannels + j, out);
+      if (kTiles > 2 && a.image.to) put_in_image<1>(a.image.to, a.image.parts, static_cast<int>(row), static_cast<int>(head) * kValueChannels + j, &out);
     }
   }
 };

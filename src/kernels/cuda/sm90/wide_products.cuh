@@ -144,6 +144,14 @@ __device__ void wide_fetch(const WideJob& job, const WideMemory<kForm, kRows, kM
   constexpr int kPieces = kForm == Form::kBF16 ? 8 : 4, kEach = kForm == Form::kBF16 ? 8 : 4, kApart = 128 / kPieces;
   const int row = thread / kPieces, piece = thread % kPieces;
   WideRing ring;
+  if constexpr (kRows == plain::kBatchRows) {  // weights come to L2 while x becomes an image
+    const Outputs outputs(job, WidePlace(job, row_tiles, static_cast<int>(blockIdx.x) / 2, rank).block);
+    const StoredMatrix& w = outputs.work->w;
+    const std::uint8_t* const from = w.data + min(outputs.output(thread), outputs.work->outputs - 1) * w.row_bytes;
+    for (std::int64_t i = 0; i < min(w.row_bytes, std::int64_t{1280}); i += 128) bring_to_l2(from + i);
+    cudaGridDependencySynchronize();
+    cudaTriggerProgrammaticLaunchCompletion();
+  }
   for (int index = static_cast<int>(blockIdx.x) / 2; index < total; index += static_cast<int>(gridDim.x) / 2) {
     const WidePlace place(job, row_tiles, index, rank);
     const Outputs outputs(job, place.block);
@@ -484,6 +492,8 @@ __device__ void piece_of(const float* x, int chunk, int piece, bool mxfp8, uint4
 template <Form kForm, int kRows, int kParts>
 __global__ void image_of(const __grid_constant__ tiles::Work work, std::uint8_t* image, int chunks) {
   const int row = static_cast<int>(blockIdx.x), n = row % kRows;
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
   if (row >= work.rows) return;
   const float* const x = work.x + static_cast<std::int64_t>(row) * work.x_stride;
   std::uint8_t* const to = image + static_cast<std::int64_t>(row / kRows) * chunks * kParts * kRows * 128;
