@@ -3,6 +3,7 @@
 // The small kernels around latent_decode: B_k into the queries before it; after it the splits of a row are put together, and B_v and the gate
 // applied. Weights are read once for eight rows of the batch; sums run in an order fixed by position, so a row's bits depend on the row alone.
 
+#include "kernels/cuda/append_piece.cuh"
 #include "kernels/cuda/sm90/latent_rows.cuh"
 
 namespace palimpsest::cuda::sm90 {
@@ -37,6 +38,39 @@ __device__ inline void part_exponents(const float (&x)[kRowGroup][2], const floa
   cluster_meet();  // nobody leaves while the other block may still read here
 }
 
+/// LatentDecodeArgs::kv_a. Block (half, group of rows): a warp a row, which adds as rms_norm() does.
+__device__ inline void append_rows(const LatentDecodeArgs& a) {
+  constexpr int kRows = kRowGroup / 2;
+  __shared__ float columns[kRows][kListRow];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(blockIdx.z) * kRowGroup + static_cast<int>(blockIdx.x) * kRows;
+  const int rows = min(kRows, static_cast<int>(a.q.sizes[0]) - first);
+  float4 weight[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) weight[i] = static_cast<const float4*>(a.kv_a_layernorm.data)[lane + 32 * i];
+  await_kernel_before();
+  allow_kernel_after();
+  if (warp < rows) {
+    const auto* const x = reinterpret_cast<const float4*>(static_cast<const float*>(a.kv_a.data) + (first + warp) * a.kv_a.strides[0]);
+    float4 v[4];
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = x[lane + 32 * i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum += warp_sum(__fmaf_rn(v[i].x, v[i].x, __fmaf_rn(v[i].y, v[i].y, __fmaf_rn(v[i].z, v[i].z, v[i].w * v[i].w))));
+    const float inverse = 1 / sqrtf(sum / kLatent + a.kv_a_eps);
+    auto* const to = reinterpret_cast<float4*>(columns[warp]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[lane + 32 * i] = {v[i].x * inverse * weight[i].x, v[i].y * inverse * weight[i].y, v[i].z * inverse * weight[i].z, v[i].w * inverse * weight[i].w};
+    if (lane < kSharedKeys / 4) to[kLatent / 4 + lane] = x[kLatent / 4 + lane];
+  }
+  __syncthreads();
+  const int pieces = static_cast<int>(list_pieces(a.list));
+  for (int i = static_cast<int>(threadIdx.x); i < rows * pieces; i += 256) {
+    const DecodeRow row = decode_row(a, first + i / pieces);
+    if (row.slot >= 0) append_piece(a.list, row.slot, row.length - 1, i % pieces, [&](std::int64_t c) { return columns[i / pieces][c]; });
+  }
+}
+
 /// Block (half of the latent, padded head, group of rows): two columns of B_k and a half of its rows a thread.
 template <bool kCodes>
 __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
@@ -44,6 +78,7 @@ __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
   __shared__ float2 part[kRowGroup][128];
   const std::int64_t heads = a.q.sizes[1], head = blockIdx.y, first = static_cast<std::int64_t>(blockIdx.z) * kRowGroup;
   const int rows = static_cast<int>(min(static_cast<long long>(kRowGroup), static_cast<long long>(a.q.sizes[0] - first)));
+  if (blockIdx.y == work.padded_heads) return append_rows(a);
   const int thread = static_cast<int>(threadIdx.x) % 128, half = static_cast<int>(threadIdx.x) / 128, column = static_cast<int>(blockIdx.x) * 256 + 2 * thread;
   const int block_head = static_cast<int>(head % work.block_heads);
   const auto image = [&](int i) { return work.queries + ((first + i) * (work.padded_heads / work.block_heads) + head / work.block_heads) * work.image_bytes; };  // of row i
@@ -74,22 +109,23 @@ __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
   }
   await_kernel_before();
   allow_kernel_after();  // not earlier: latent_decode asks for lists that may just have been written
-  for (int i = static_cast<int>(threadIdx.x); i < (kKeyChannels + kSharedKeys) * kRowGroup; i += 256) {
+  for (int i = static_cast<int>(threadIdx.x); i < (kKeyChannels + kSharedKeys) * (rows == 1 ? 1 : kRowGroup); i += 256) {
     const int row = i / (kKeyChannels + kSharedKeys), d = i % (kKeyChannels + kSharedKeys);
     q[d][row] = row < rows && head < heads ? load_input(a.q, (first + row) * a.q.strides[0] + head * a.q.strides[1] + d) : 0;
   }
   __syncthreads();
-  if (head < heads) {
+  const auto multiply = [&](auto count) {
 #pragma unroll
     for (int d = 0; d < 64; ++d) {
       const float2 x = __bfloat1622float2(w[d]);
 #pragma unroll
-      for (int i = 0; i < kRowGroup; ++i) {
+      for (int i = 0; i < count; ++i) {
         out[i][0] = __fmaf_rn(x.x, q[half * 64 + d][i], out[i][0]);
         out[i][1] = __fmaf_rn(x.y, q[half * 64 + d][i], out[i][1]);
       }
     }
-  }
+  };
+  if (head < heads) rows == 1 ? multiply(std::integral_constant<int, 1>{}) : multiply(std::integral_constant<int, kRowGroup>{});
   if (half == 1) {
 #pragma unroll
     for (int i = 0; i < kRowGroup; ++i) part[i][thread] = make_float2(out[i][0], out[i][1]);
