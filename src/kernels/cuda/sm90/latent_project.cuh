@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/append_piece.cuh"
 #include "kernels/cuda/sm90/latent_rows.cuh"
+#include "kernels/cuda/tiles.cuh"
 
 namespace palimpsest::cuda::sm90 {
 
@@ -159,83 +160,166 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(256)
   absorb<true>(a, work);
 }
 
-/// Block (head, row): sum_s 2^(anchor_s - M) mix_s / sum_s 2^(anchor_s - M) sum_s, left in split 0. Four groups of 128 threads take every fourth
-/// split, four channels a thread.
-__global__ void __launch_bounds__(512)
-    combine_splits(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
-  __shared__ float4 parts[4][128];
-  __shared__ float totals[1], factors[64];
-  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, row = blockIdx.y;
-  const int splits = latent_split_count(decode_row(a, static_cast<int>(row)).length, work.most_splits);
-  const int group = static_cast<int>(threadIdx.x) / 128, thread = static_cast<int>(threadIdx.x) % 128;
-  const std::int64_t first = row * work.splits * heads + head;
-  await_kernel_before();
-  allow_kernel_after();
-  if (threadIdx.x < 32) {
-    const int lane = static_cast<int>(threadIdx.x);
-    const float2 none = make_float2(-INFINITY, 0), x = lane < splits ? work.sums[first + lane * heads] : none;
-    const float2 y = lane + 32 < splits ? work.sums[first + (lane + 32) * heads] : none;
-    float most = fmaxf(x.x, y.x);
+/// How much of each split of a row the mix has, and the inverse of their sum: the whole warp.
+__device__ inline float split_factors(const DecodeWorkspace& work, std::int64_t first, std::int64_t heads, int splits, float* factors) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float2 none = make_float2(-INFINITY, 0), x = lane < splits ? work.sums[first + lane * heads] : none;
+  const float2 y = lane + 32 < splits ? work.sums[first + (lane + 32) * heads] : none;
+  float most = fmaxf(x.x, y.x);
 #pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, offset));
-    factors[lane] = exp2_fast(x.x - most);
-    factors[lane + 32] = exp2_fast(y.x - most);
-    const float total = warp_sum(__fmaf_rn(factors[lane], x.y, factors[lane + 32] * y.y));
-    if (lane == 0) totals[0] = total;
-  }
-  __syncthreads();
-  float4 mix{};
-#pragma unroll 8
-  for (int s = group; s < splits; s += 4) {
-    const float4 x = *reinterpret_cast<const float4*>(work.mixes + (first + s * heads) * kLatent + 4 * thread);
-    const float factor = factors[s];
-    mix.x = __fmaf_rn(factor, x.x, mix.x), mix.y = __fmaf_rn(factor, x.y, mix.y), mix.z = __fmaf_rn(factor, x.z, mix.z), mix.w = __fmaf_rn(factor, x.w, mix.w);
-  }
-  parts[group][thread] = mix;
-  __syncthreads();
-  if (group != 0) return;
-  const float inverse = splits > 0 ? 1 / totals[0] : 0;
-  const float4 p0 = parts[0][thread], p1 = parts[1][thread], p2 = parts[2][thread], p3 = parts[3][thread];
-  const float4 out = make_float4(((p0.x + p1.x) + (p2.x + p3.x)) * inverse, ((p0.y + p1.y) + (p2.y + p3.y)) * inverse,
-                                 ((p0.z + p1.z) + (p2.z + p3.z)) * inverse, ((p0.w + p1.w) + (p2.w + p3.w)) * inverse);
-  *reinterpret_cast<float4*>(work.mixes + first * kLatent + 4 * thread) = out;
+  for (int offset = 16; offset > 0; offset /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, offset));
+  const float of_x = exp2_fast(x.x - most), of_y = exp2_fast(y.x - most), total = warp_sum(__fmaf_rn(of_x, x.y, of_y * y.y));
+  factors[lane] = of_x;
+  factors[lane + 32] = of_y;
+  return splits > 0 ? 1 / total : 0;
+}
+/// sum += factor x
+__device__ inline void add_scaled(float4& sum, float factor, const float4& x) {
+  sum = {__fmaf_rn(factor, x.x, sum.x), __fmaf_rn(factor, x.y, sum.y), __fmaf_rn(factor, x.z, sum.z), __fmaf_rn(factor, x.w, sum.w)};
+}
+/// Of four parts, each of every fourth split.
+__device__ inline float4 whole_mix(const float4& a, const float4& b, const float4& c, const float4& d, float inverse) {
+  return make_float4(((a.x + b.x) + (c.x + d.x)) * inverse, ((a.y + b.y) + (c.y + d.y)) * inverse, ((a.z + b.z) + (c.z + d.z)) * inverse, ((a.w + b.w) + (c.w + d.w)) * inverse);
 }
 
-/// Block (head, quarter of the value channels, group of rows): four rows of B_v a warp, sixteen columns a lane.
-__global__ void __launch_bounds__(256)
-    project_values(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
-  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, first = static_cast<std::int64_t>(blockIdx.z) * kRowGroup;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, channel = static_cast<int>(blockIdx.y) * 32 + 4 * warp;
-  const auto* weights = static_cast<const __nv_bfloat16*>(a.kv_b.data) +
-                        (head * (kKeyChannels + kValueChannels) + kKeyChannels + channel) * a.kv_b.strides[0] + 16 * lane;
-  uint4 w[4][2];
+/// B_v times the mixes of eight rows, as two BF16 numbers each, on tensor cores: a warp 16 channels and a quarter of the latent.
+struct ValueTile {
+  static constexpr int kUnits = kLatent / 32 / 4, kParts = 4;
+  uint4 w[kUnits][2];  ///< rows g and g + 8
+  __device__ void fetch(const LatentDecodeArgs& a, std::int64_t head, int channel, int part) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const std::int64_t stride = a.kv_b.strides[0];
+    const auto* const from = static_cast<const __nv_bfloat16*>(a.kv_b.data) + (head * (kKeyChannels + kValueChannels) + kKeyChannels + channel + lane / 4) * stride + 32 * kUnits * part + 8 * (lane % 4);
 #pragma unroll
-  for (int v = 0; v < 4; ++v) {
-    w[v][0] = *reinterpret_cast<const uint4*>(weights + v * a.kv_b.strides[0]);
-    w[v][1] = *reinterpret_cast<const uint4*>(weights + v * a.kv_b.strides[0] + 8);
+    for (int i = 0; i < 2 * kUnits; ++i) w[i / 2][i % 2] = *reinterpret_cast<const uint4*>(from + i % 2 * 8 * stride + i / 2 * 32);
   }
-  await_kernel_before();
-  for (std::int64_t row = first; row < min(static_cast<long long>(first + kRowGroup), static_cast<long long>(a.q.sizes[0])); ++row) {
-    const float* const mix = work.mixes + (row * work.splits * heads + head) * kLatent + 16 * lane;
-    float x[16], out[4] = {};
+  /// x(i): the two numbers of the lane's eight of unit i.
+  template <class X>
+  __device__ void multiply(float (&sums)[16][kRowGroup + 1], X x) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float acc[4] = {};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) *reinterpret_cast<float4*>(x + 4 * i) = *reinterpret_cast<const float4*>(mix + 4 * i);
-#pragma unroll
-    for (int v = 0; v < 4; ++v) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const std::uint32_t pair = (&w[v][i / 4].x)[i % 4];
-        const float2 y = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
-        out[v] = __fmaf_rn(y.x, x[2 * i], out[v]);
-        out[v] = __fmaf_rn(y.y, x[2 * i + 1], out[v]);
-      }
+    for (int i = 0; i < kUnits; ++i) {
+      uint4 parts[2];
+      x(i, parts);
+      tiles::multiply(acc, w[i][0], w[i][1], parts);
     }
-    const float sum = warp_sums<4>(out, lane);
-    if (lane % 8 != 0) continue;
-    const int j = channel + lane / 8;
-    const float gate = a.gate.defined() ? sigmoid(load_input(a.gate, row * a.gate.strides[0] + head * a.gate.strides[1] + j)) : 1;
-    store_output(a.o, (row * heads + head) * kValueChannels + j, decode_row(a, static_cast<int>(row)).slot < 0 ? 0 : sum * gate);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2] = acc[i];
   }
+  /// The quarters together, and the gate: channels [channel, channel + 16 kTiles) of `rows` rows.
+  template <int kTiles>
+  static __device__ void store(const LatentDecodeArgs& a, const float (&sums)[kParts][kTiles][16][kRowGroup + 1], std::int64_t head, int channel, std::int64_t first, int rows) {
+    for (int i = static_cast<int>(threadIdx.x); i < rows * kTiles * 16; i += 256) {
+      const int c = i % (kTiles * 16), j = channel + c;
+      const std::int64_t row = first + i / (kTiles * 16);
+      const auto of = [&](int p) { return sums[p][c / 16][c % 16][i / (kTiles * 16)]; };
+      const float gate = a.gate.defined() ? sigmoid(load_input(a.gate, row * a.gate.strides[0] + head * a.gate.strides[1] + j)) : 1;
+      store_output(a.o, (row * a.q.sizes[1] + head) * kValueChannels + j, decode_row(a, static_cast<int>(row)).slot < 0 ? 0 : ((of(0) + of(1)) + (of(2) + of(3))) * gate);
+    }
+  }
+};
+__device__ inline int rows_of_group(const LatentDecodeArgs& a, std::int64_t first) { return static_cast<int>(min(static_cast<long long>(kRowGroup), static_cast<long long>(a.q.sizes[0] - first))); }
+
+/// Splits together, B_v and the gate. Block (head, quarter, row), quarters a cluster: each puts a quarter of the latent together for all, then takes a quarter
+/// of the value channels.
+__global__ void __cluster_dims__(1, 4, 1) __launch_bounds__(256)
+    finish_row(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
+  constexpr int kParts = ValueTile::kParts;
+  __shared__ float4 parts[kParts][32], mix[kLatent / 4];
+  __shared__ float factors[kParts][64], sums[kParts][2][16][kRowGroup + 1];
+  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, row = blockIdx.z, first = row * work.splits * heads + head;  // split 0
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, part = warp % kParts, quarter = static_cast<int>(blockIdx.y);
+  ValueTile tile;
+  tile.fetch(a, head, quarter * 32 + warp / kParts * 16, part);
+  cluster_meet();  // all are there
+  const int splits = latent_split_count(decode_row(a, static_cast<int>(row)).length, work.most_splits);
+  await_kernel_before();
+  allow_kernel_after();
+  float inverse = 0;
+  if (warp < kParts) {  // every fourth split
+    inverse = split_factors(work, first, heads, splits, factors[warp]);
+    __syncwarp();
+    const auto* const mixes = reinterpret_cast<const float4*>(work.mixes + first * kLatent) + quarter * 32 + lane;
+    float4 sum{};
+#pragma unroll 8
+    for (int s = warp; s < splits; s += kParts) add_scaled(sum, factors[warp][s], mixes[s * heads * (kLatent / 4)]);
+    parts[warp][lane] = sum;
+  }
+  __syncthreads();
+  if (warp == 0) {
+    const float4 x = whole_mix(parts[0][lane], parts[1][lane], parts[2][lane], parts[3][lane], inverse);
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in(block, mix + quarter * 32 + lane)), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+    }
+  }
+  cluster_meet();
+  tile.multiply(sums[part][warp / kParts], [&](int i, uint4 (&eight)[2]) {
+    const float4* const x = mix + (part * ValueTile::kUnits + i) * 8 + lane % 4 * 2;
+    (lane < 4 ? tiles::Eight{x[0], x[1]} : tiles::Eight{}).template split<1>(eight);
+  });
+  __syncthreads();
+  ValueTile::store<2>(a, sums, head, quarter * 32, row, 1);
+}
+
+/// What finish_rows keeps in shared memory.
+struct FinishMemory {
+  static constexpr int kTiles = kValueChannels / 16;
+  float4 mixes[kRowGroup][ValueTile::kParts][kLatent / 4];  ///< of every fourth split
+  uint4 image[kLatent / 32][2][kRowGroup][4];               ///< of the mix, as lanes take it
+  float sums[ValueTile::kParts][kTiles][16][kRowGroup + 1];
+  float factors[kRowGroup][64], inverses[kRowGroup];
+  int splits[kRowGroup];
+};
+
+/// The same of more than eight rows. Block (head, group of rows): a warp every fourth split of a row, then a quarter of the latent for
+/// four times 16 channels.
+__global__ void __launch_bounds__(256, 2) finish_rows(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
+  using M = FinishMemory;
+  extern __shared__ __align__(16) unsigned char finish_memory[];
+  M& memory = *reinterpret_cast<M*>(finish_memory);
+  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, first = static_cast<std::int64_t>(blockIdx.y) * kRowGroup;
+  const int rows = rows_of_group(a, first), warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, part = warp % 4;
+  ValueTile tile;
+  tile.fetch(a, head, warp / 4 * 16, part);
+  const auto at = [&](int row) { return (first + row) * work.splits * heads + head; };  // split 0
+  const int splits = warp < rows ? latent_split_count(decode_row(a, static_cast<int>(first) + warp).length, work.most_splits) : 0;
+  await_kernel_before();
+  allow_kernel_after();
+  const float inverse = split_factors(work, at(warp), heads, splits, memory.factors[warp]);
+  if (lane == 0) memory.splits[warp] = splits, memory.inverses[warp] = inverse;
+  __syncthreads();
+  for (int row = warp / 4; row < rows; row += 2) {
+    const auto* const mixes = reinterpret_cast<const float4*>(work.mixes + at(row) * kLatent) + lane;
+    float4 mix[4] = {};
+#pragma unroll 3
+    for (int s = part; s < memory.splits[row]; s += ValueTile::kParts) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) add_scaled(mix[i], memory.factors[row][s], mixes[s * heads * (kLatent / 4) + 32 * i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) memory.mixes[row][part][lane + 32 * i] = mix[i];
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < rows * (kLatent / 8); i += 256) {
+    const int row = i / (kLatent / 8), e = i % (kLatent / 8);
+    const auto& parts = memory.mixes[row];
+    const auto mix = [&](int j) { return whole_mix(parts[0][2 * e + j], parts[1][2 * e + j], parts[2][2 * e + j], parts[3][2 * e + j], memory.inverses[row]); };
+    uint4 eight[2];
+    tiles::Eight{mix(0), mix(1)}.split<1>(eight);
+    memory.image[e / 4][0][row][e % 4] = eight[0], memory.image[e / 4][1][row][e % 4] = eight[1];
+  }
+  __syncthreads();
+  for (int t = warp / 4; t < M::kTiles; t += 2) {
+    tile.multiply(memory.sums[part][t], [&](int i, uint4 (&parts)[2]) {
+      const auto& x = memory.image[part * ValueTile::kUnits + i];
+      parts[0] = x[0][lane / 4][lane % 4], parts[1] = x[1][lane / 4][lane % 4];
+    });
+    if (t + 2 < M::kTiles) tile.fetch(a, head, (t + 2) * 16, part);
+  }
+  __syncthreads();
+  ValueTile::store<M::kTiles>(a, memory.sums, head, 0, first, rows);
 }
 
 }  // namespace palimpsest::cuda::sm90
