@@ -27,6 +27,10 @@ struct LatentDecodeArgs {
   Tensor o;     ///< [R, H, dv], contiguous, BF16 or F32
   Tensor workspace;  ///< U8, the bytes that latent_decode_workspace() names; contents do not matter before or after
   RowImage image = {};  ///< of o in F32, more than eight rows
+  /// Absent; or, where cu_seqlens is: this batch's rows of the lists, which are then written first, with the bits of rms_norm() of the latent and latent_append().
+  Tensor kv_a;  ///< F32 [R, r + p], rows at multiples of 16 bytes
+  Tensor kv_a_layernorm;  ///< F32 [r]
+  float kv_a_eps = 0;
 };
 
 /// Prefill in materialised form: causal attention of ragged queries over keys and values that lie ready, keys_n = cu_keys[n+1] - cu_keys[n] rows

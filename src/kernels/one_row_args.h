@@ -16,6 +16,14 @@ struct GatedProductArgs {
   bool beside = false;  ///< nothing that the kernel before writes is read, and that kernel waits for the one before it
 };
 
+/// rms_norm() of the latent in kv_a, latent_append(), then latent_attention(), where each sequence has one row.
+struct LatentStepArgs {
+  LatentAttentionArgs attention;
+  Tensor kv_a;  ///< F32 [T, r + p]: latent | k_pe
+  Tensor kv_a_layernorm;
+  float eps = 0;
+};
+
 namespace cuda {
 /// Of one row, or 9 to 64. The gate stays.
 bool takes_gated_product(const GatedProductArgs& args, int parts);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/tile_kernels.h"
 #include "ops/front_door.h"
 #include "ops/latent_checks.h"
+#include "ops/one_row_ops.h"
 #include "ops/ops.h"
 #include "ops/ragged.h"
 #include "ops/tensor_checks.h"
@@ -53,8 +54,8 @@ std::int64_t slab_bytes(const LatentAttentionArgs& a) {
   return cuda::latent_decode_workspace(std::min(a.q.size(0), kSlabRows), a.q.size(1), std::int64_t{1} << 30);
 }
 
-/// Absorbed, each row as a sequence of its own: the rows that `rule` does not ask for.
-void attend_in_slabs(ExecContext& ctx, const LatentAttentionArgs& a, const PromptRule& rule) {
+/// Absorbed, each row as a sequence of its own: the rows that `rule` does not ask for. `append`: rows to write first.
+void attend_in_slabs(ExecContext& ctx, const LatentAttentionArgs& a, const PromptRule& rule, const LatentStepArgs* append = nullptr) {
   const ArenaScope scope(ctx.workspace);
   const std::int64_t rows = a.q.size(0);
   const auto* cu = a.rows.cu_seqlens.on_host<std::int64_t>();
@@ -68,9 +69,10 @@ void attend_in_slabs(ExecContext& ctx, const LatentAttentionArgs& a, const Promp
   const auto attend = [&](std::int64_t first, std::int64_t count) {
     const RowImage image = count == rows ? row_image(ctx, rows, a.o.size(1) * a.o.size(2), a.image) : RowImage{};
     ctx.rounded = {a.o.data, image.to, ctx.calls()};
-    cuda::latent_decode({.q = a.q.rows(first, count), .kv_b = a.kv_b.dense, .list = a.list, .cu_seqlens = {}, .slots = slots.rows(first, count),
-                         .past = past.rows(first, count), .scale = a.scale, .gate = {}, .o = a.o.rows(first, count), .workspace = workspace, .image = image},
-                        static_cast<std::int64_t>(longest), ctx.device.stream());
+    LatentDecodeArgs slab = {.q = a.q.rows(first, count), .kv_b = a.kv_b.dense, .list = a.list, .cu_seqlens = {}, .slots = slots.rows(first, count),
+                             .past = past.rows(first, count), .scale = a.scale, .gate = {}, .o = a.o.rows(first, count), .workspace = workspace, .image = image};
+    if (append) slab.kv_a = append->kv_a.rows(first, count), slab.kv_a_layernorm = append->kv_a_layernorm, slab.kv_a_eps = append->eps;
+    cuda::latent_decode(slab, static_cast<std::int64_t>(longest), ctx.device.stream());
   };
   const auto attend_run = [&](std::int64_t first, std::int64_t end) {
     for (; first < end; first += kSlabRows) attend(first, std::min(kSlabRows, end - first));
@@ -193,6 +195,18 @@ void latent_attention(ExecContext& ctx, const LatentAttentionArgs& args) {
   if (!op) return;
   if (fused) attend_fused(ctx, args);
   else compute(ctx, args, cpu::latent_attention, cuda::plain::latent_attention);
+}
+
+bool latent_step(ExecContext& ctx, const LatentStepArgs& step) {
+  const LatentAttentionArgs& a = step.attention;
+  const Tensor& cu = a.rows.cu_seqlens;
+  const auto in_vectors = [](const Tensor& t) { return t.dtype == DType::kF32 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; };
+  if (ctx.planning() || ctx.profile || !is_fused(ctx, a) || !in_vectors(step.kv_a) || step.kv_a.stride(0) % 4 != 0 || !in_vectors(step.kv_a_layernorm) ||
+      !one_row_each({cu.on_host<std::int64_t>(), static_cast<std::size_t>(cu.size(0))}))
+    return false;
+  ctx.count(Op::kRmsNorm), ctx.count(Op::kLatentAppend), ctx.count(Op::kLatentAttention);
+  attend_in_slabs(ctx, a, PromptRule::nothing(), &step);
+  return true;
 }
 
 }  // namespace palimpsest::ops

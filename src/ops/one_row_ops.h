@@ -15,5 +15,7 @@ void router_beside(ExecContext&, const RouterArgs&, const GatedProductArgs&);
 void experts_and(ExecContext&, const ExpertsArgs&, const Tensor& add);
 /// kda_step() as in takes_kda_step_from(). False: nothing was done.
 bool kda_step_from(ExecContext&, const KdaStepArgs&, const MatmulArgs& f, const MatmulArgs& gate);
+/// False: nothing was done.
+bool latent_step(ExecContext&, const LatentStepArgs&);
 
 }  // namespace palimpsest::ops

@@ -3,6 +3,7 @@
 #include "gpu/device_test.h"
 #include "kernels/cuda/latent_checks.h"
 #include "kernels/cuda/latent_kernels.h"
+#include "kernels/cuda/plain_kernels.h"
 #include "kernels/latent_case.h"
 #include "kernels/ref/latent_decode.h"
 #include "palimpsest/error.h"
@@ -250,6 +251,42 @@ TEST_F(LatentDecode, ANegativeSlotGivesZeros) {
   for (std::int64_t i = 12 * kValues; i < 3 * 12 * kValues; ++i) ASSERT_EQ(got[static_cast<std::size_t>(i)], 0);
 }
 
+TEST_F(LatentDecode, RowsThatItWritesFirstHaveTheBitsOfTheirOps) {
+  const auto columns = [](Tensor t, std::int64_t begin, std::int64_t count) {
+    t.data = t.as<float>() + begin;
+    t.sizes[1] = count;
+    return t;
+  };
+  for (const auto& lengths : {std::vector<LatentRows>{{130, 1}}, {{0, 1}, {62, 1}, {63, 1}, {64, 1}, {255, 1}, {256, 1}, {299, 1}, {700, 1}, {1, 1}, {20, 1}, {511, 1}}}) {
+    for (const auto& [heads, list] : {std::pair<std::int64_t, DType>{12, DType::kBF16}, {32, DType::kBF16}, {96, DType::kBF16}, {12, DType::kI8}, {32, DType::kI8}, {96, DType::kI8}}) {
+      DecodeCase c({.heads = heads, .input = DType::kF32, .gate = false, .list = list}, lengths);
+      const std::int64_t rows = c.args.q.size(0);
+      auto numbers = random_normal(rows * 576, 7), weight = random_normal(512, 8), none = std::vector<float>(static_cast<std::size_t>(rows * 512), NAN);
+      LatentDecodeArgs whole = there(c.args, c.longest()), parts = there(c.args, c.longest());
+      const RaggedRows ragged = {parts.cu_seqlens, parts.slots};
+      whole.cu_seqlens = parts.cu_seqlens = {};
+      whole.kv_a = to_device(Tensor::contiguous(numbers.data(), DType::kF32, {rows, 576}));
+      whole.kv_a_layernorm = to_device(Tensor::contiguous(weight.data(), DType::kF32, {512})), whole.kv_a_eps = 1e-6f;
+      const Tensor latent = to_device(Tensor::contiguous(none.data(), DType::kF32, {rows, 512}));
+      cuda::plain::rms_norm({.x = columns(whole.kv_a, 0, 512), .weight = whole.kv_a_layernorm, .eps = 1e-6f, .y = latent}, nullptr);
+      cuda::plain::latent_append({.latent = latent, .k_pe = columns(whole.kv_a, 512, 64), .list = parts.list, .rows = ragged, .past = parts.past}, nullptr);
+      cuda::latent_decode(parts, c.longest(), nullptr);
+      cuda::latent_decode(whole, c.longest(), nullptr);
+      const std::vector<double> want = read(parts.o);
+      EXPECT_FALSE(std::isnan(want.front()));
+      EXPECT_EQ(read(whole.o), want) << heads << " heads, " << rows << " rows";
+      std::vector<std::uint8_t> lists[2];
+      for (const int i : {0, 1}) {
+        const Tensor& blocks = (i == 0 ? whole : parts).list.blocks;
+        lists[i].resize(static_cast<std::size_t>(blocks.bytes()));
+        from_device(blocks, lists[i].data());
+      }
+      EXPECT_EQ(lists[0], lists[1]) << heads << " heads, " << rows << " rows";
+      memory_.clear();
+    }
+  }
+}
+
 TEST(LatentDecodeChecks, RefuseWhatTheKernelsCannotDo) {
   DecodeCase c({.heads = 12}, {{10, 1}});
   const std::int64_t bytes = cuda::latent_decode_workspace(1, 12, 11);
@@ -273,6 +310,7 @@ TEST(LatentDecodeChecks, RefuseWhatTheKernelsCannotDo) {
   EXPECT_NE(message([](LatentDecodeArgs& a) { a.list.q8 = q8_latent_rows(512, 64); }).find("list.blocks: type"), std::string::npos);
   EXPECT_NE(message([](LatentDecodeArgs& a) { a.list.q8 = {512, 64, 171, 64}, a.list.blocks.dtype = DType::kI8; }).find("list.q8"), std::string::npos);
   EXPECT_NE(message([](LatentDecodeArgs& a) { a.past.sizes[0] = 3; }).find("past"), std::string::npos);
+  EXPECT_NE(message([](LatentDecodeArgs& a) { a.kv_a = a.q; }).find("kv_a: given beside cu_seqlens"), std::string::npos);
 }
 
 }  // namespace

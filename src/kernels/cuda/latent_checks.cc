@@ -65,6 +65,15 @@ void check_latent_decode(const LatentDecodeArgs& a, std::int64_t max_length) {
   check.type("o", a.o, {DType::kBF16, DType::kF32, DType::kF64});
   check.sizes("o", a.o, {rows, heads, kValues});
   check.contiguous("o", a.o);
+  if (a.kv_a.defined()) {
+    if (a.cu_seqlens.defined()) check.refuse("kv_a", "given beside cu_seqlens: rows are written where each sequence has one");
+    check.type("kv_a", a.kv_a, {DType::kF32});
+    check.sizes("kv_a", a.kv_a, {rows, kLatent + kShared});
+    check.aligned("kv_a", a.kv_a, 16);
+    check.type("kv_a_layernorm", a.kv_a_layernorm, {DType::kF32});
+    check.sizes("kv_a_layernorm", a.kv_a_layernorm, {kLatent});
+    check.aligned("kv_a_layernorm", a.kv_a_layernorm, 16);
+  }
   if (max_length < 1 || max_length > (std::int64_t{1} << 31) - 64) check.refuse("max_length", fmt::format("{}, expected 1 to 2^31 - 64", max_length));
   const std::int64_t need = latent_decode_workspace(rows, heads, max_length);
   if (!a.workspace.defined() || a.workspace.bytes() < need || reinterpret_cast<std::uintptr_t>(a.workspace.data) % 16 != 0) {

@@ -87,11 +87,10 @@ void latent_decode(const LatentDecodeArgs& args, std::int64_t max_length, void* 
   const auto heads = static_cast<unsigned>(args.q.sizes[1]), groups = static_cast<unsigned>((rows + sm90::kRowGroup - 1) / sm90::kRowGroup);
   const sm90::DecodeWorkspace work = workspace(args, max_length);
   const auto absorb = args.list.q8.defined() ? sm90::absorb_queries_for_codes : sm90::absorb_queries;
-  launch_early(absorb, dim3(2, static_cast<unsigned>(work.padded_heads), groups), 256, 0, where, kName, args, work);
+  launch_early(absorb, dim3(2, static_cast<unsigned>(work.padded_heads + (args.kv_a.defined() ? 1 : 0)), groups), 256, 0, where, kName, args, work);
   choose_heads(args, work, where);
-  if (groups > 1) return launch_early(sm90::finish_rows, dim3(heads, groups), 256, sizeof(sm90::FinishMemory), where, kName, args, work);
-  launch_early(sm90::combine_splits, dim3(heads, static_cast<unsigned>(rows)), 512, 0, where, kName, args, work);
-  launch_early(sm90::project_values, dim3(heads, 4, groups), 256, 0, where, kName, args, work);
+  if (groups > 1) launch_early(sm90::finish_rows, dim3(heads, groups), 256, sizeof(sm90::FinishMemory), where, kName, args, work);
+  else launch_early(sm90::finish_row, dim3(heads, 4, static_cast<unsigned>(rows)), 256, 0, where, kName, args, work);
 }
 
 }  // namespace palimpsest::cuda

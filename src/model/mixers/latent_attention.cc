@@ -2,6 +2,7 @@
 
 #include "model/mixers/mixers.h"
 #include "model/project.h"
+#include "ops/one_row_ops.h"
 
 namespace palimpsest {
 namespace {
@@ -31,18 +32,20 @@ void latent_attention(MixerContext& mix, const MlaConfig& config, const MlaWeigh
   const auto [projected, kv_a, gate] = project(ctx, x, {config.q_lora_rank == 0 ? &w.q_proj : &w.q_a_proj, &w.kv_a_proj_with_mqa, &w.g_proj});
   const Tensor q = queries(ctx, config, w, projected).reshape({T, H, config.qk_head_dim()});
 
-  // What is remembered of a token: its normalised latent and, as they are, p key channels shared by all heads.
-  const Tensor latent = ctx.workspace.allocate(DType::kF32, {T, r});
-  ops::rms_norm(ctx, {.x = columns(kv_a, 0, r), .weight = w.kv_a_layernorm, .eps = static_cast<float>(config.latent_norm_eps),
-                      .y = latent});
   const PagedList list = mix.states.list(layer);
-  ops::latent_append(ctx, {.latent = latent, .k_pe = columns(kv_a, r, p), .list = list, .rows = mix.rows, .past = mix.past});
-
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, H, dv});
   const Tensor image = ctx.on_device() && T > 1 && !config.output_gate ? ctx.workspace.allocate(DType::kU8, {RowImage::bytes(H * dv)}) : Tensor{};
-  ops::latent_attention(ctx, {.q = q, .kv_b = w.kv_b_proj, .list = list, .rows = mix.rows, .past = mix.past,
-                              .scale = 1.0f / std::sqrt(static_cast<float>(config.qk_head_dim())), .o = o,
-                              .form = mix.fixed_forms ? LatentForm::kByRows : LatentForm::kAuto, .image = {image.data}});
+  const LatentAttentionArgs attention = {.q = q, .kv_b = w.kv_b_proj, .list = list, .rows = mix.rows, .past = mix.past,
+                                         .scale = 1.0f / std::sqrt(static_cast<float>(config.qk_head_dim())), .o = o,
+                                         .form = mix.fixed_forms ? LatentForm::kByRows : LatentForm::kAuto, .image = {image.data}};
+  // What is remembered of a token: its normalised latent and, as they are, p key channels shared by all heads.
+  const float eps = static_cast<float>(config.latent_norm_eps);
+  if (!ops::latent_step(ctx, {.attention = attention, .kv_a = kv_a, .kv_a_layernorm = w.kv_a_layernorm, .eps = eps})) {
+    const Tensor latent = ctx.workspace.allocate(DType::kF32, {T, r});
+    ops::rms_norm(ctx, {.x = columns(kv_a, 0, r), .weight = w.kv_a_layernorm, .eps = eps, .y = latent});
+    ops::latent_append(ctx, {.latent = latent, .k_pe = columns(kv_a, r, p), .list = list, .rows = mix.rows, .past = mix.past});
+    ops::latent_attention(ctx, attention);
+  }
 
   const Tensor flat = o.reshape({T, H * dv});
   if (config.output_gate) ops::multiply_sigmoid(ctx, {.x = flat, .gate = gate, .y = flat});

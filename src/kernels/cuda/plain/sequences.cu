@@ -1,11 +1,11 @@
 // What knows where a row stands in its sequence: positions, rotation, short convolution, rows of lists.
 
 #include "kernels/cuda/activation_kernels.h"
+#include "kernels/cuda/append_piece.cuh"
 #include "kernels/cuda/latent_kernels.h"
 #include "kernels/cuda/plain/functions.cuh"
 #include "kernels/cuda/plain/launch.cuh"
 #include "kernels/cuda/plain_kernels.h"
-#include "kernels/ref/latent_append.h"
 
 namespace palimpsest::cuda {
 namespace plain {
@@ -57,30 +57,15 @@ struct Rotate {
   }
 };
 
-/// One number of a list row, or one group of 8-bit codes.
 struct AppendPiece {
   LatentAppendArgs a;
   std::int64_t pieces;
-  __device__ float column(std::int64_t row, std::int64_t c) const {
-    const std::int64_t r = a.latent.sizes[1];
-    return c < r ? as<const float>(a.latent)[row * a.latent.strides[0] + c] : as<const float>(a.k_pe)[row * a.k_pe.strides[0] + c - r];
-  }
   __device__ void operator()(std::int64_t i) const {
-    const std::int64_t row = i / pieces, piece = i % pieces, block_tokens = a.list.blocks.sizes[1];
+    const std::int64_t row = i / pieces, r = a.latent.sizes[1];
     const Place place = place_of(a.rows, a.past, row);
-    const std::int64_t at = ref::list_row_offset(a.list, as<const std::int32_t>(a.rows.slots)[place.sequence], place.position);
-    if (!a.list.q8.defined()) return ref::store<float>(a.list.blocks, at + piece, column(row, piece));
-    const Q8Rows& q8 = a.list.q8;
-    const std::int64_t offset = place.position % block_tokens;
-    auto* block = as<std::int8_t>(a.list.blocks) + at - offset * a.list.blocks.strides[1];
-    auto* scales = reinterpret_cast<std::uint16_t*>(q8_scales(q8, block, block_tokens, offset));
-    if (piece >= q8.groups()) {
-      scales[piece] = 0;
-      return;
-    }
-    const std::int64_t end = q8.group_end(piece);
-    const std::int64_t begin = piece == 0 ? 0 : q8.group_end(piece - 1);
-    q8_store_part(end - begin, end - begin, [&](std::int64_t c) { return column(row, begin + c); }, q8_codes(q8, block, offset) + begin, scales + piece);
+    append_piece(a.list, as<const std::int32_t>(a.rows.slots)[place.sequence], place.position, i % pieces, [&](std::int64_t c) {
+      return c < r ? as<const float>(a.latent)[row * a.latent.strides[0] + c] : as<const float>(a.k_pe)[row * a.k_pe.strides[0] + c - r];
+    });
   }
 };
 
@@ -101,7 +86,7 @@ void rotary_table(const RotaryTableArgs& a, void* stream) { for_each(a.cos.numel
 void rotary(const RotaryArgs& a, void* stream) { for_each(a.x.sizes[0] * a.x.sizes[1] * a.cos.sizes[1], Rotate{a}, stream, "rotary"); }
 
 void latent_append(const LatentAppendArgs& a, void* stream) {
-  const std::int64_t pieces = a.list.q8.defined() ? a.list.q8.scales() : a.list.blocks.sizes[2];
+  const std::int64_t pieces = list_pieces(a.list);
   for_each(a.latent.sizes[0] * pieces, AppendPiece{a, pieces}, stream, "latent_append");
 }
 

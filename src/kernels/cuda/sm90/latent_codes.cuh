@@ -411,7 +411,8 @@ __device__ void fetch_codes(const LatentDecodeArgs& a, const DecodeWorkspace& wo
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t tokens = a.list.blocks.sizes[1];
   RingPlace<Memory::kTiles> place;
-  fetch_tiles(a, work, box_rows, 0, Memory::queries(), Memory::queries_full(), Memory::queries_empty(), [&](int asked, int row, int block) {
+  if (a.kv_a.defined()) await_kernel_before();
+  fetch_tiles<false>(a, work, box_rows, 0, Memory::queries(), Memory::queries_full(), Memory::queries_empty(), [&](int asked, int row, int block) {
     std::uint64_t* const full = Memory::full() + place.slot;
     barrier_wait(Memory::empty() + place.slot, place.turn ^ 1);
     if (lane == 0) barrier_expect(full, asked * box_rows * (5 * 128 + 8));

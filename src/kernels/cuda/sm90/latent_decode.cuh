@@ -399,8 +399,9 @@ __device__ void ask(const Box& b, void* to, std::uint64_t* barrier) {
 }
 
 /// One of the warps that fetch, for all tiles of all items of this block: ask(boxes, row, block), where lanes below `boxes` know their box of the list.
-/// Fetcher 0 asks for queries too: the first tile is on its way while the item before still needs its own.
-template <class Ask>
+/// Fetcher 0 asks for queries too: the first tile is on its way while the item before still needs its own. Without kWaits the caller has waited for rows
+/// that are written first.
+template <bool kWaits, class Ask>
 __device__ void fetch_tiles(const LatentDecodeArgs& a, const DecodeWorkspace& work, int box_rows, int fetcher, unsigned char* queries, std::uint64_t* queries_full,
                             std::uint64_t* queries_empty, Ask ask) {
   const int lane = static_cast<int>(threadIdx.x) % 32, boxes = kTile / box_rows;
@@ -416,6 +417,7 @@ __device__ void fetch_tiles(const LatentDecodeArgs& a, const DecodeWorkspace& wo
     for (int begin = item.begin; begin < item.end; begin += kTile) {
       const int block = later;
       later = block_of(begin + kTile);
+      if (kWaits && a.kv_a.defined() && begin + kTile >= item.end) await_kernel_before();  // which writes the last row of the list
       ask(min(boxes, (item.end - begin + box_rows - 1) / box_rows), static_cast<int>(static_cast<unsigned>(begin + lane * box_rows) % block_tokens), block);
       if (fetcher == 0 && begin == item.begin && lane == 0) {
         const int bytes = work.image_bytes;
@@ -439,7 +441,7 @@ __device__ void fetch_list(const LatentDecodeArgs& a, const DecodeWorkspace& wor
   static_assert(DecodeMemory<N>::kUnits >= 12);
   RingPlace<DecodeMemory<N>::kUnits> place;
   int turn = 0;
-  fetch_tiles(a, work, box_rows, fetcher, memory.queries, memory.queries_full, memory.queries_empty, [&](int asked, int row, int block) {
+  fetch_tiles<true>(a, work, box_rows, fetcher, memory.queries, memory.queries_full, memory.queries_empty, [&](int asked, int row, int block) {
     for (int u = 0; u < kTileUnits; ++u, place.advance(1)) {
       if (turn++ % 4 != fetcher) continue;
       barrier_wait(memory.empty + place.slot, place.turn ^ 1);

@@ -3,6 +3,7 @@
 // The small kernels around latent_decode: B_k into the queries before it; after it the splits of a row are put together, and B_v and the gate
 // applied. Weights are read once for eight rows of the batch; sums run in an order fixed by position, so a row's bits depend on the row alone.
 
+#include "kernels/cuda/append_piece.cuh"
 #include "kernels/cuda/sm90/latent_rows.cuh"
 #include "kernels/cuda/tiles.cuh"
 
@@ -38,6 +39,39 @@ __device__ inline void part_exponents(const float (&x)[kRowGroup][2], const floa
   cluster_meet();  // nobody leaves while the other block may still read here
 }
 
+/// LatentDecodeArgs::kv_a. Block (half, group of rows): a warp a row, which adds as rms_norm() does.
+__device__ inline void append_rows(const LatentDecodeArgs& a) {
+  constexpr int kRows = kRowGroup / 2;
+  __shared__ float columns[kRows][kListRow];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(blockIdx.z) * kRowGroup + static_cast<int>(blockIdx.x) * kRows;
+  const int rows = min(kRows, static_cast<int>(a.q.sizes[0]) - first);
+  float4 weight[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) weight[i] = static_cast<const float4*>(a.kv_a_layernorm.data)[lane + 32 * i];
+  await_kernel_before();
+  allow_kernel_after();
+  if (warp < rows) {
+    const auto* const x = reinterpret_cast<const float4*>(static_cast<const float*>(a.kv_a.data) + (first + warp) * a.kv_a.strides[0]);
+    float4 v[4];
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = x[lane + 32 * i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum += warp_sum(__fmaf_rn(v[i].x, v[i].x, __fmaf_rn(v[i].y, v[i].y, __fmaf_rn(v[i].z, v[i].z, v[i].w * v[i].w))));
+    const float inverse = 1 / sqrtf(sum / kLatent + a.kv_a_eps);
+    auto* const to = reinterpret_cast<float4*>(columns[warp]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[lane + 32 * i] = {v[i].x * inverse * weight[i].x, v[i].y * inverse * weight[i].y, v[i].z * inverse * weight[i].z, v[i].w * inverse * weight[i].w};
+    if (lane < kSharedKeys / 4) to[kLatent / 4 + lane] = x[kLatent / 4 + lane];
+  }
+  __syncthreads();
+  const int pieces = static_cast<int>(list_pieces(a.list));
+  for (int i = static_cast<int>(threadIdx.x); i < rows * pieces; i += 256) {
+    const DecodeRow row = decode_row(a, first + i / pieces);
+    if (row.slot >= 0) append_piece(a.list, row.slot, row.length - 1, i % pieces, [&](std::int64_t c) { return columns[i / pieces][c]; });
+  }
+}
+
 /// Block (half of the latent, padded head, group of rows): two columns of B_k and a half of its rows a thread.
 template <bool kCodes>
 __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
@@ -45,6 +79,7 @@ __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
   __shared__ float2 part[kRowGroup][128];
   const std::int64_t heads = a.q.sizes[1], head = blockIdx.y, first = static_cast<std::int64_t>(blockIdx.z) * kRowGroup;
   const int rows = static_cast<int>(min(static_cast<long long>(kRowGroup), static_cast<long long>(a.q.sizes[0] - first)));
+  if (blockIdx.y == work.padded_heads) return append_rows(a);
   const int thread = static_cast<int>(threadIdx.x) % 128, half = static_cast<int>(threadIdx.x) / 128, column = static_cast<int>(blockIdx.x) * 256 + 2 * thread;
   const int block_head = static_cast<int>(head % work.block_heads);
   const auto image = [&](int i) { return work.queries + ((first + i) * (work.padded_heads / work.block_heads) + head / work.block_heads) * work.image_bytes; };  // of row i
@@ -75,22 +110,23 @@ __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
   }
   await_kernel_before();
   allow_kernel_after();  // not earlier: latent_decode asks for lists that may just have been written
-  for (int i = static_cast<int>(threadIdx.x); i < (kKeyChannels + kSharedKeys) * kRowGroup; i += 256) {
+  for (int i = static_cast<int>(threadIdx.x); i < (kKeyChannels + kSharedKeys) * (rows == 1 ? 1 : kRowGroup); i += 256) {
     const int row = i / (kKeyChannels + kSharedKeys), d = i % (kKeyChannels + kSharedKeys);
     q[d][row] = row < rows && head < heads ? load_input(a.q, (first + row) * a.q.strides[0] + head * a.q.strides[1] + d) : 0;
   }
   __syncthreads();
-  if (head < heads) {
+  const auto multiply = [&](auto count) {
 #pragma unroll
     for (int d = 0; d < 64; ++d) {
       const float2 x = __bfloat1622float2(w[d]);
 #pragma unroll
-      for (int i = 0; i < kRowGroup; ++i) {
+      for (int i = 0; i < count; ++i) {
         out[i][0] = __fmaf_rn(x.x, q[half * 64 + d][i], out[i][0]);
         out[i][1] = __fmaf_rn(x.y, q[half * 64 + d][i], out[i][1]);
       }
     }
-  }
+  };
+  if (head < heads) rows == 1 ? multiply(std::integral_constant<int, 1>{}) : multiply(std::integral_constant<int, kRowGroup>{});
   if (half == 1) {
 #pragma unroll
     for (int i = 0; i < kRowGroup; ++i) part[i][thread] = make_float2(out[i][0], out[i][1]);
@@ -146,29 +182,6 @@ __device__ inline float4 whole_mix(const float4& a, const float4& b, const float
   return make_float4(((a.x + b.x) + (c.x + d.x)) * inverse, ((a.y + b.y) + (c.y + d.y)) * inverse, ((a.z + b.z) + (c.z + d.z)) * inverse, ((a.w + b.w) + (c.w + d.w)) * inverse);
 }
 
-/// Block (head, row): sum_s 2^(anchor_s - M) mix_s / sum_s 2^(anchor_s - M) sum_s, left in split 0. Four groups of 128 threads take every fourth
-/// split, four channels a thread.
-__global__ void __launch_bounds__(512)
-    combine_splits(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
-  __shared__ float4 parts[4][128];
-  __shared__ float inverse, factors[64];
-  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, row = blockIdx.y;
-  const int splits = latent_split_count(decode_row(a, static_cast<int>(row)).length, work.most_splits);
-  const int group = static_cast<int>(threadIdx.x) / 128, thread = static_cast<int>(threadIdx.x) % 128;
-  const std::int64_t first = row * work.splits * heads + head;
-  await_kernel_before();
-  allow_kernel_after();
-  if (threadIdx.x < 32) inverse = split_factors(work, first, heads, splits, factors);
-  __syncthreads();
-  float4 mix{};
-#pragma unroll 8
-  for (int s = group; s < splits; s += 4) add_scaled(mix, factors[s], *reinterpret_cast<const float4*>(work.mixes + (first + s * heads) * kLatent + 4 * thread));
-  parts[group][thread] = mix;
-  __syncthreads();
-  if (group != 0) return;
-  *reinterpret_cast<float4*>(work.mixes + first * kLatent + 4 * thread) = whole_mix(parts[0][thread], parts[1][thread], parts[2][thread], parts[3][thread], inverse);
-}
-
 /// B_v times the mixes of eight rows, as two BF16 numbers each, on tensor cores: a warp 16 channels and a quarter of the latent.
 struct ValueTile {
   static constexpr int kUnits = kLatent / 32 / 4, kParts = 4;
@@ -210,25 +223,46 @@ struct ValueTile {
 };
 __device__ inline int rows_of_group(const LatentDecodeArgs& a, std::int64_t first) { return static_cast<int>(min(static_cast<long long>(kRowGroup), static_cast<long long>(a.q.sizes[0] - first))); }
 
-/// Block (head, quarter of the value channels, group of rows).
-__global__ void __launch_bounds__(256)
-    project_values(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
-  __shared__ float sums[ValueTile::kParts][2][16][kRowGroup + 1];
-  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, first = static_cast<std::int64_t>(blockIdx.z) * kRowGroup;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, part = warp % 4, channel = static_cast<int>(blockIdx.y) * 32;
-  const int rows = rows_of_group(a, first);
+/// Splits together, B_v and the gate. Block (head, quarter, row), quarters a cluster: each puts a quarter of the latent together for all, then takes a quarter
+/// of the value channels.
+__global__ void __cluster_dims__(1, 4, 1) __launch_bounds__(256)
+    finish_row(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
+  constexpr int kParts = ValueTile::kParts;
+  __shared__ float4 parts[kParts][32], mix[kLatent / 4];
+  __shared__ float factors[kParts][64], sums[kParts][2][16][kRowGroup + 1];
+  const std::int64_t heads = a.q.sizes[1], head = blockIdx.x, row = blockIdx.z, first = row * work.splits * heads + head;  // split 0
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, part = warp % kParts, quarter = static_cast<int>(blockIdx.y);
   ValueTile tile;
-  tile.fetch(a, head, channel + warp / 4 * 16, part);
+  tile.fetch(a, head, quarter * 32 + warp / kParts * 16, part);
+  cluster_meet();  // all are there
+  const int splits = latent_split_count(decode_row(a, static_cast<int>(row)).length, work.most_splits);
   await_kernel_before();
-  tiles::Eight mix[ValueTile::kUnits] = {};
-  if (g < rows) {
-    const float* const from = work.mixes + ((first + g) * work.splits * heads + head) * kLatent + 32 * ValueTile::kUnits * part + 8 * (lane % 4);
-#pragma unroll
-    for (int i = 0; i < ValueTile::kUnits; ++i) mix[i] = {*reinterpret_cast<const float4*>(from + 32 * i), *reinterpret_cast<const float4*>(from + 32 * i + 4)};
+  allow_kernel_after();
+  float inverse = 0;
+  if (warp < kParts) {  // every fourth split
+    inverse = split_factors(work, first, heads, splits, factors[warp]);
+    __syncwarp();
+    const auto* const mixes = reinterpret_cast<const float4*>(work.mixes + first * kLatent) + quarter * 32 + lane;
+    float4 sum{};
+#pragma unroll 8
+    for (int s = warp; s < splits; s += kParts) add_scaled(sum, factors[warp][s], mixes[s * heads * (kLatent / 4)]);
+    parts[warp][lane] = sum;
   }
-  tile.multiply(sums[part][warp / 4], [&](int i, uint4 (&parts)[2]) { mix[i].split<1>(parts); });
   __syncthreads();
-  ValueTile::store<2>(a, sums, head, channel, first, rows);
+  if (warp == 0) {
+    const float4 x = whole_mix(parts[0][lane], parts[1][lane], parts[2][lane], parts[3][lane], inverse);
+#pragma unroll
+    for (int block = 0; block < 4; ++block) {
+      asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in(block, mix + quarter * 32 + lane)), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+    }
+  }
+  cluster_meet();
+  tile.multiply(sums[part][warp / kParts], [&](int i, uint4 (&eight)[2]) {
+    const float4* const x = mix + (part * ValueTile::kUnits + i) * 8 + lane % 4 * 2;
+    (lane < 4 ? tiles::Eight{x[0], x[1]} : tiles::Eight{}).template split<1>(eight);
+  });
+  __syncthreads();
+  ValueTile::store<2>(a, sums, head, quarter * 32, row, 1);
 }
 
 /// What finish_rows keeps in shared memory.
@@ -241,7 +275,7 @@ struct FinishMemory {
   int splits[kRowGroup];
 };
 
-/// Both, of more than eight rows, with the same bits. Block (head, group of rows): a warp every fourth split of a row, then a quarter of the latent for
+/// The same of more than eight rows. Block (head, group of rows): a warp every fourth split of a row, then a quarter of the latent for
 /// four times 16 channels.
 __global__ void __launch_bounds__(256, 2) finish_rows(const __grid_constant__ LatentDecodeArgs a, const __grid_constant__ DecodeWorkspace work) {
   using M = FinishMemory;
