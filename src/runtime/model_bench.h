@@ -47,7 +47,7 @@ struct BenchOptions {
   int repetitions = 5;
   bool warm_up = true;  ///< one repetition before, which is not counted
   bool profile = false;
-  std::int64_t depth = 0;  ///< tokens that each sequence has at first: lists of that many rows of zeros, empty pages
+  std::int64_t depth = 0;  ///< tokens that each sequence has at first: lists of that many random rows, empty pages
   DType cache_type = DType::kBF16;
   Activations activations = kDefaultActivations;
   bool pin_threads = false;
