@@ -352,7 +352,7 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
   for (const Forms& forms : {Forms{kBF16, kBF16}, {kMxfp4, kMxfp4}, {kMxfp4, kMxfp4, 1152}, {kMxfp4, kMxfp4, 5248}, {kMxfp4, kMxfp4, 384, 16}, {kBF16, kBF16, 352, 13}, {kF16, kF16}, {kQ8_0, kQ8_0}, {kQ4_K, kQ6_K}, {kQ6_K, kQ4_K}}) {
     const std::int64_t top_k = forms.top_k, num_experts = top_k + 4;
     const bool halves = forms.up == kBF16 || forms.up == kF16;
-    const std::int64_t width = forms.columns ? forms.columns : halves ? 352 : forms.down >= kQ4_K ? 512 : 384, inter = forms.columns == 1152 ? 640 : halves ? 192 : 256;
+    const std::int64_t width = forms.columns ? forms.columns : halves ? 352 : forms.down >= kQ4_K ? 512 : 384, inter = forms.columns == 1152 ? 1280 : halves ? 192 : 256;
     std::vector<Weights> weights;
     std::vector<ExpertMatrices> experts, there;
     for (std::int64_t e = 0; e < num_experts; ++e) {

@@ -34,10 +34,11 @@ struct EarlyLaunch {
   }
   EarlyLaunch(const EarlyLaunch&) = delete;
 };
+/// (Kernels have 48 KiB of shared memory without asking, with their own variables.)
 template <class... Params, class... Args>
 void launch_early(void (*kernel)(Params...), dim3 grid, int threads, std::int64_t shared_bytes, cudaStream_t stream, const char* what, const Args&... args) {
   const EarlyLaunch launch(grid, threads, shared_bytes, stream);
-  if (shared_bytes > 48 * 1024) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), what);
+  if (shared_bytes > 32 * 1024) check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), what);
   check(cudaLaunchKernelEx(&launch.config, kernel, args...), what);
 }
 

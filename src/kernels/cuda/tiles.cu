@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/delta_launch.cuh"
 #include "kernels/cuda/sm90/one_row.cuh"
+#include "kernels/cuda/sm90/one_row_experts.cuh"
 #include "kernels/cuda/sm90/streamed_products.cuh"
 #include "kernels/cuda/tile_kernels.h"
 #include "kernels/cuda/tiles.h"
@@ -28,23 +29,20 @@ void few(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream
 
 /// One row of x, which fits in shared memory beside the weights that are on their way; scales at multiples of 4 bytes. False: not of this shape.
 constexpr std::int64_t kMostOneRowBytes = 227 * 1024 - 8192;
-template <Form kForm, int kMatrices, int kParts>
-bool one(std::span<const Work> products, std::int64_t tiles, cudaStream_t stream, bool ask = false, const RouterArgs& router = {}) {
-  using Shape = sm90::OneRowShape<kForm, kMatrices>;
+template <Form kForm, int kParts>
+bool one(std::span<const Work> products, cudaStream_t stream, bool ask = false, const RouterArgs& router = {}) {
+  using Shape = sm90::OneRowShape<kForm>;
   int warps = 1;
   std::int64_t bytes = 0;
   for (const Work& work : products) {
-    if (!work.experts && !wide::takes(work.w)) return false;
+    if (!wide::takes(work.w)) return false;
     warps = std::max(warps, Shape::warps(work.cols));
   }
-  for (const Work& work : products) bytes = std::max(bytes, Shape::bytes(work.cols, warps, kParts));
+  for (const Work& work : products) bytes = std::max(bytes, Shape::bytes(work.cols, warps));
   if (bytes > kMostOneRowBytes) return false;
   if (ask) return true;
   const Works works = side_by_side(products, 16);
-  const auto kernel = sm90::one_row<kForm, kMatrices, kParts>;
-  const EarlyLaunch launch(dim3(static_cast<unsigned>(works.ends[kMostProducts - 1] + (router.logits.defined() ? 1 : 0)), static_cast<unsigned>(tiles)), 32 * warps, bytes, stream);
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), kName);
-  check(cudaLaunchKernelEx(&launch.config, kernel, works, router), kName);
+  launch_early(sm90::one_row<kForm, kParts>, static_cast<unsigned>(works.ends[kMostProducts - 1] + (router.logits.defined() ? 1 : 0)), 32 * warps, bytes, stream, kName, works, router);
   return true;
 }
 template <Form kForm, int kMatrices, int kParts, bool kSplit>
@@ -72,7 +70,7 @@ void dense(std::span<const Work> products, cudaStream_t stream) {
   std::int64_t outputs = 0;
   for (const Work& work : products) outputs += work.outputs;
   if constexpr (Unit<kForm>::kWords == 0) {
-    if (rows == 1 && one<kForm, 1, kParts>(products, 1, stream)) return;
+    if (rows == 1 && one<kForm, kParts>(products, stream)) return;
   }
   if (rows <= kFewRows && outputs < kManyOutputs) few<kForm, 1, kParts, 1>(products, 1, stream);
   else if (rows <= kFewRows) few<kForm, 1, kParts, Unit<kForm>::kMostTiles>(products, 1, stream);
@@ -114,18 +112,26 @@ void experts_streamed(const Work& up, const Work& down, int parts, std::int64_t 
   });
 }
 
-bool experts_one(const Work& work, Form form, int parts, std::int64_t pairs, cudaStream_t stream) {
-  bool taken = false;
-  with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) { taken = one<f.value, 2, p.value>({&work, 1}, pairs, stream); });
-  return taken;
+bool in_bulk(const StoredMatrix& w) {
+  const std::int64_t row_bytes = w.form == Form::kMx ? w.cols / 2 : std::int64_t{2} * w.cols;
+  return w.row_bytes == row_bytes && (w.form != Form::kMx || (w.scale_row_bytes == w.cols / 32 && reinterpret_cast<std::uintptr_t>(w.scales) % 16 == 0));
 }
 
-bool experts_summed(const Work& work, Form form, int parts, const ExpertSum& sum, cudaStream_t stream) {
-  if (sum.pairs > sm90::kMostPairs) return false;
+bool experts_one(Work up, Form form, const Work& down, Form down_form, int parts, const ExpertSum& sum, cudaStream_t stream) {
+  bool taken = false;
   with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) {
-    launch_early(sm90::expert_sums<f.value, p.value>, plain::divide_up(work.outputs, 16), kThreads, sm90::ExpertSumShape<f.value>::kBytes, stream, kName, work, sum);
+    with_form<Form::kBF16, Form::kMx>(down_form, parts, [&](auto of_down, auto parts_of_down) {
+      constexpr Form kUp = f.value, kDown = of_down.value;
+      const std::int64_t bytes = sm90::expert_up_bytes<kUp>(up.cols), down_bytes = sm90::expert_down_bytes<kDown>(down.cols, sum.pairs);
+      if (sum.pairs > sm90::kMostPairs || up.outputs % sm90::kUpOutputs<kUp> != 0 || down.outputs % sm90::kDownOutputs<kDown> != 0 || std::max(bytes, down_bytes) > kMostOneRowBytes) return;
+      const int units = up.cols / Unit<kUp>::kColumns, each = (units - 1) / kSegments + 1, warps = (units - 1) / each + 1;  // those that have units
+      up.quad = Unit<kDown>::kColumns / 4;
+      launch_early(sm90::expert_up<kUp, p.value>, dim3(static_cast<unsigned>(up.outputs / sm90::kUpOutputs<kUp>), static_cast<unsigned>(sum.pairs)), 32 * warps, bytes, stream, kName, up);
+      launch_early(sm90::expert_down<kDown, parts_of_down.value>, static_cast<unsigned>(down.outputs / sm90::kDownOutputs<kDown>), kThreads, down_bytes, stream, kName, down, sum);
+      taken = true;
+    });
   });
-  return true;
+  return taken;
 }
 
 void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream) {
@@ -237,7 +243,7 @@ static bool launch_gated(const GatedProductArgs& a, const RouterArgs& router, in
   work.beside = a.beside;
   if (work.rows > 1) return tiles::dense_batch({&work, 1}, parts, plain::stream_of(stream), ask);
   bool taken = false;
-  tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, 1, p.value>({&work, 1}, 1, plain::stream_of(stream), ask, router); });
+  tiles::with_form<plain::Form::kBF16, plain::Form::kMx>(work.w.form, parts, [&](auto f, auto p) { taken = tiles::one<f.value, p.value>({&work, 1}, plain::stream_of(stream), ask, router); });
   return taken;
 }
 bool takes_gated_product(const GatedProductArgs& a, int parts) { return launch_gated(a, {}, parts, nullptr, true); }

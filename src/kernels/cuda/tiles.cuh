@@ -43,6 +43,7 @@ struct Work {
   const std::int32_t* chosen = nullptr;  ///< or, of one row of x, which no list is made for: tile i is pair i of this expert (few_rows only)
   std::int32_t per_row = 1;
   GluParams glu{};
+  int quad = 0;                  ///< of one row's experts: columns of a lane of four of a unit of w2 (hidden_at())
   bool mxfp8 = false;            ///< weights are MXFP4: an activation is one BF16 number, rounded to MXFP8
   const float* up = nullptr;     ///< x is glu(x, up), of one row (one_row.cuh) or a batch (batch_products.cuh)
   bool beside = false;           ///< nothing that the kernel before writes is read (batch_products.cuh)

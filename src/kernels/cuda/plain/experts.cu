@@ -287,10 +287,12 @@ bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, 
     return false;
   }
   const auto run = many ? tiles::experts_many : tiles::experts_few;
-  const bool one_row = for_warpgroups && needs_no_list(a, tile_rows);
   up.rows = static_cast<std::int32_t>(a.num_experts);
-  if (!one_row || !tiles::experts_one(up, form, parts, most_tiles, stream)) run(up, form, 2, parts, most_tiles, stream);
-  if (one_row && tiles::experts_summed(down, down_form, parts, {static_cast<int>(pairs), as<const float>(a.weights), as<const float>(add), as<float>(a.y)}, stream)) return true;
+  const auto in_bulk = [](const ExpertMatrices& e) { return tiles::in_bulk(stored(e.w1)) && tiles::in_bulk(stored(e.w3)) && tiles::in_bulk(stored(e.w2)); };
+  if (for_warpgroups && needs_no_list(a, tile_rows) && std::all_of(a.experts, a.experts + a.num_experts, in_bulk) &&
+      tiles::experts_one(up, form, down, down_form, parts, {static_cast<int>(pairs), as<const float>(a.weights), as<const float>(add), as<float>(a.y)}, stream))
+    return true;
+  run(up, form, 2, parts, most_tiles, stream);
   run(down, down_form, 1, parts, most_tiles, stream);
   return false;
 }
