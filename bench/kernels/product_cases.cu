@@ -171,10 +171,10 @@ void expert_case(Kind kind, int parts, std::int64_t rows, int most_before, Repor
     cuda::plain::experts(args, kInter, to.data == want.get().data ? parts_before : parts, memory.get().data, stream, most);
   };
   run(0, want, most_before, nullptr);
-  run(0, y, 128, nullptr);
+  run(0, y, cuda::plain::kWideExpertRows, nullptr);
   const Difference difference = compare(y, want);
   const double before = time_graph(kRotations, [&](int i, cudaStream_t stream) { run(i, want, most_before, stream); });
-  const double now = time_graph(kRotations, [&](int i, cudaStream_t stream) { run(i, y, 128, stream); });
+  const double now = time_graph(kRotations, [&](int i, cudaStream_t stream) { run(i, y, cuda::plain::kWideExpertRows, stream); });
   const double expert = static_cast<double>(experts[0].w1.bytes() + experts[0].w3.bytes() + experts[0].w2.bytes());
   report_pair(name, before, now, 6.0 * static_cast<double>(rows * kTopK * kWidth * kInter), touched * expert + 2.0 * static_cast<double>(x.get().bytes()), difference, report);
 }

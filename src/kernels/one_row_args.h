@@ -37,7 +37,7 @@ void kda_step_from(const KdaStepArgs& args, const MatmulArgs& f, const MatmulArg
 
 namespace plain {
 /// experts() of plain_kernels.h, and y += add: F32 [T, width], contiguous, or absent.
-void experts_and(const ExpertsArgs& args, const Tensor& add, std::int64_t inter, int parts, void* workspace, void* stream, int most_tile_rows = 128);
+void experts_and(const ExpertsArgs& args, const Tensor& add, std::int64_t inter, int parts, void* workspace, void* stream, int most_tile_rows = 1 << 20);
 }  // namespace plain
 }  // namespace cuda
 }  // namespace palimpsest

@@ -341,7 +341,7 @@ TEST_F(Tiles, Mxfp8IsARoundingBefore) {
   }
 }
 
-// The same experts in tiles of eight rows, their weights read at once and streamed, of 64 rows and of 128 on warpgroups.
+// The same experts in tiles of eight rows, their weights read at once and streamed, of 64 rows and of up to 160 on warpgroups.
 TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
   constexpr std::int64_t kRows = 700, kChecked = 5;
   struct Forms {
@@ -402,12 +402,12 @@ TEST_F(Tiles, ExpertsInAnyTilesHaveTheSameBits) {
         from_device(a.y, y.data());
         return y;
       };
-      for (const int most_rows : {0, 8, 64, 128}) {
+      for (const int most_rows : {0, 8, 64, cuda::plain::kWideExpertRows}) {
         results.push_back(run(0, kRows, most_rows));
         EXPECT_EQ(differences(results.back(), results[0], width), "") << kNames[forms.up] << kNames[forms.down] << top_k << " choices, " << parts << " parts, tiles of " << most_rows;
       }
       constexpr std::int64_t kFewer = 600;  // other numbers of rows in tiles
-      EXPECT_EQ(differences(run(0, kFewer, 128), std::vector<float>(results[0].begin(), results[0].begin() + kFewer * width), width), "") << kNames[forms.up] << parts << " parts";
+      EXPECT_EQ(differences(run(0, kFewer, cuda::plain::kWideExpertRows), std::vector<float>(results[0].begin(), results[0].begin() + kFewer * width), width), "") << kNames[forms.up] << parts << " parts";
       for (std::int64_t row = 0; row < kChecked; ++row) {
         const auto begin = results[0].begin() + row * width;
         EXPECT_EQ(differences(run(row, 1, 128), std::vector<float>(begin, begin + width), width), "") << kNames[forms.up] << kNames[forms.down] << top_k << " choices, " << parts << " parts, row " << row << " alone";

@@ -50,7 +50,7 @@ void make_expert_table(const ExpertMatrices* experts, std::int64_t num_experts, 
 std::int64_t experts_workspace_bytes(std::int64_t rows, std::int64_t top_k, std::int64_t width, std::int64_t inter, std::int64_t num_experts);
 /// Kernels for tiles of at most `most_tile_rows` rows of an expert: fewer than there are only in tests and measurements (0: eight,
 /// and weights not streamed), with the same bits.
-void experts(const ExpertsArgs& args, std::int64_t inter, int parts, void* workspace, void* stream, int most_tile_rows = 128);
+void experts(const ExpertsArgs& args, std::int64_t inter, int parts, void* workspace, void* stream, int most_tile_rows = 1 << 20);
 
 /// ops::random_fill.
 void random_fill(const RandomFill& fill, std::int64_t first, std::int64_t count, void* to, void* stream);

@@ -54,7 +54,8 @@ std::int64_t tile_workspace_bytes(std::span<const MatmulArgs> products, int part
   std::int64_t most = 0;
   for (const MatmulArgs& a : products) {
     const int tile_rows = plain::wide_dense_rows(a.x.size(0));
-    if (tile_rows > 0) most = std::max(most, plain::image_bytes((a.x.size(0) + tile_rows - 1) / tile_rows, tile_rows, a.x.size(1), std::min(parts, 2)));
+    if (tile_rows == 0) continue;
+    for (const int rows : {tile_rows, std::min(tile_rows, plain::kWideExpertRows)}) most = std::max(most, plain::image_bytes((a.x.size(0) + rows - 1) / rows, rows, a.x.size(1), std::min(parts, 2)));
   }
   return most;
 }

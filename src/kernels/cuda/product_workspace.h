@@ -31,7 +31,8 @@ inline constexpr int kWideRows = 256, kWideDenseRows = 192, kBatchRows = 64;
 /// Rows of a tile of dense products on warpgroups, or 0 where they are not for them: up to eight rows are for warps, a few more than a batch for both.
 constexpr int wide_dense_rows(std::int64_t rows) { return rows >= kWideRows ? kWideDenseRows : rows > 8 && rows <= kBatchRows ? kBatchRows : 0; }
 
-inline constexpr int kExpertTilePairs = 8, kManyExpertRows = 64, kWideExpertRows = 128;  ///< at most in a tile: of few pairs, of many, on warpgroups
+inline constexpr int kExpertTilePairs = 8, kManyExpertRows = 64, kWideExpertRows = 160;  ///< at most in a tile: of few pairs, of many, on warpgroups
+inline constexpr int kWideRowStep = 16;  ///< rows of the latter are multiples of this
 
 /// Pairs of a tile for a batch of so many: one of the three above. Of warpgroups a tile that is an eighth full is no slower than one
 /// of 64 rows on warps.

@@ -1,7 +1,7 @@
 #include "kernels/cuda/wide_kernels.h"
 
 #include "kernels/cuda/delta_launch.cuh"
-#include "kernels/cuda/sm90/wide_products.cuh"
+#include "kernels/cuda/sm90/made_products.cuh"
 
 namespace palimpsest::cuda::wide {
 namespace {
@@ -33,7 +33,7 @@ void make_images(const Work& work, std::int64_t most_tiles, std::uint8_t* image,
 template <Form kForm, int kRows, int kMatrices, int kParts>
 void launch(std::span<const Work> works, int outputs, std::int64_t most_tiles, int group, const std::uint8_t* image, std::uint8_t* hidden, cudaStream_t stream,
             int image_parts = kParts) {
-  using Shape = sm90::WideShape<kForm, kRows, kMatrices, kParts>;
+  using Shape = sm90::WideShape<kRows, kParts>;
   sm90::WideJob job;
   job.works = tiles::side_by_side(works, outputs);
   job.blocks = job.works.ends[tiles::kMostProducts - 1];
@@ -49,7 +49,7 @@ void launch(std::span<const Work> works, int outputs, std::int64_t most_tiles, i
   const std::int64_t clusters = std::min<std::int64_t>(most, job.pairs * most_tiles);
   const auto kernel = sm90::wide_products<kForm, kRows, kMatrices, kParts>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes), kName);
-  EarlyLaunch launch(static_cast<unsigned>(clusters * sm90::kWideCluster), sm90::kWideThreads, Shape::kBytes, stream, sm90::kWideCluster);
+  EarlyLaunch launch(static_cast<unsigned>(clusters * sm90::kWideCluster), (sm90::kWideFetchers<kForm> + 2) * 128, Shape::kBytes, stream, sm90::kWideCluster);
   if (kRows != plain::kBatchRows) launch.attributes[0].val.programmaticStreamSerializationAllowed = 0;
   check(cudaLaunchKernelEx(&launch.config, kernel, job), kName);
 }
@@ -81,7 +81,7 @@ void dense_tiles(std::span<const Work> works, std::uint8_t* image, cudaStream_t 
 void dense(std::span<const Work> works, Form form, int parts, std::uint8_t* image, cudaStream_t stream) {
   with_form(form, parts, [&](auto f, auto p) {
     if (plain::wide_dense_rows(works[0].rows) == plain::kBatchRows) dense_tiles<f.value, p.value, plain::kBatchRows>(works, image, stream);
-    else dense_tiles<f.value, p.value, plain::kWideDenseRows>(works, image, stream);
+    else dense_tiles<f.value, p.value, f.value == Form::kMx ? kExpertRows : plain::kWideDenseRows>(works, image, stream);
   });
 }
 

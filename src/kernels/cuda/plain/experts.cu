@@ -118,8 +118,8 @@ __global__ void __launch_bounds__(1024) sort_pairs(const std::int32_t* ids, std:
   auto begin = static_cast<std::int32_t>(before & 0xffffffffu), tiles = static_cast<std::int32_t>(before >> 32);
   for (std::int32_t e = first; e < last; ++e) {
     const std::int32_t n = at[e];
-    // As many tiles as there must be, alike but for multiples of 32 rows (rows_of() in wide_products.cuh).
-    const std::int32_t count = (n + tile_rows - 1) / tile_rows, rows = min(tile_rows, ((n + max(count, 1) - 1) / max(count, 1) + 31) / 32 * 32);
+    // As many tiles as there must be, alike but for multiples of kWideRowStep rows (rows_of() in wide_products.cuh).
+    const std::int32_t count = (n + tile_rows - 1) / tile_rows, rows = min(tile_rows, ((n + max(count, 1) - 1) / max(count, 1) + kWideRowStep - 1) / kWideRowStep * kWideRowStep);
     for (std::int32_t i = 0; i < n; i += rows) p.tiles[tiles++] = {e, begin + i, min(rows, n - i)};
     at[e] = begin;
     begin += n;

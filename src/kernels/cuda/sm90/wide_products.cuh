@@ -7,11 +7,10 @@
 // rows of 128 bytes in wgmma's swizzle. The columns of a chunk stand in the order in which a lane that holds eight consecutive columns of a weight's
 // row hands them to the tensor cores (column_at), so weights need no exchange.
 //
-// A block takes 128 rows of weights (128 outputs, or 64 of each of two matrices), by turns for many tiles of rows. One warpgroup brings weights as they
-// are stored (pieces of rows, asynchronous copies) and images (one bulk copy a chunk, half of it by each block of a cluster of two, which read the
-// same x, and sent to both). Two warpgroups multiply, 64 rows of weights each: weights from shared memory to registers, decoded there, x from
-// shared memory, sums in registers. The second begins some chunks after the first and stays behind, so that one multiplies while the other stores.
-// Tiles of experts may have fewer rows: images and products are as wide as the next multiple of 32.
+// A block takes 128 rows of weights (128 outputs, or 64 of each of two matrices), by turns for many tiles of rows. One warpgroup brings weights in BF16
+// (pieces of rows, asynchronous copies; MXFP4: made_products.cuh) and images (one bulk copy a chunk, half of it by each block of a cluster of two, which
+// read the same x, and sent to both). Two warpgroups multiply, 64 rows of weights each: weights from shared memory to registers, x from shared memory,
+// sums in registers. Tiles of experts may have fewer rows: of images the next multiple of 16, of products of 32.
 
 #include "kernels/cuda/sm90/wgmma.cuh"
 #include "kernels/cuda/tiles.cuh"
@@ -22,7 +21,37 @@ using plain::Form;
 using plain::StoredMatrix;
 using tiles::Tile;
 
-constexpr int kWideThreads = 384, kWideChunk = 64, kWideWeights = 128, kWideCluster = 2;
+constexpr int kWideChunk = 64, kWideWeights = 128, kWideCluster = 2;
+
+/// d [64, N] = (accumulate ? d : 0) + A [64, 16] B [N, 16]^T for wide tiles: A in registers, or in shared memory.
+template <int N>
+__device__ void wide_step(float* d, const std::uint32_t* a, std::uint32_t b, int accumulate);
+template <int N>
+__device__ void wide_step(float* d, std::uint32_t a, std::uint32_t b, int accumulate);
+#define PALIMPSEST_WIDE(n, registers, n0, n1, n2, n3, n4, n5, ...) \
+  template <> \
+  __device__ inline void wide_step<n>(float* d, const std::uint32_t* a, std::uint32_t b, int accumulate) { \
+    asm volatile("{\n.reg .pred p;\n.reg .b32 h;\n.reg .b64 y;\nsetp.ne.b32 p, %" #n5 ", 0;\nmov.b32 h, 0x40000040;\nmov.b64 y, {%" #n4 ", h};\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" registers "}, {%" #n0 ", %" #n1 ", %" #n2 ", %" #n3 "}, y, p, 1, 1, 0;\n}\n" \
+                 : __VA_ARGS__ \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(accumulate)); \
+  } \
+  template <> \
+  __device__ inline void wide_step<n>(float* d, std::uint32_t a, std::uint32_t b, int accumulate) { \
+    asm volatile("{\n.reg .pred p;\n.reg .b32 h;\n.reg .b64 x, y;\nsetp.ne.b32 p, %" #n2 ", 0;\nmov.b32 h, 0x40000040;\nmov.b64 x, {%" #n0 ", h};\nmov.b64 y, {%" #n1 ", h};\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {" registers "}, x, y, p, 1, 1, 0, 0;\n}\n" \
+                 : __VA_ARGS__ \
+                 : "r"(a), "r"(b), "r"(accumulate)); \
+  }
+#define PALIMPSEST_R48 PALIMPSEST_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define PALIMPSEST_R80 PALIMPSEST_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+PALIMPSEST_WIDE(32, PALIMPSEST_R16, 16, 17, 18, 19, 20, 21, PALIMPSEST_D16(0))
+PALIMPSEST_WIDE(64, PALIMPSEST_R32, 32, 33, 34, 35, 36, 37, PALIMPSEST_D32(0))
+PALIMPSEST_WIDE(96, PALIMPSEST_R48, 48, 49, 50, 51, 52, 53, PALIMPSEST_D32(0), PALIMPSEST_D16(32))
+PALIMPSEST_WIDE(128, PALIMPSEST_R64, 64, 65, 66, 67, 68, 69, PALIMPSEST_D32(0), PALIMPSEST_D32(32))
+PALIMPSEST_WIDE(160, PALIMPSEST_R80, 80, 81, 82, 83, 84, 85, PALIMPSEST_D32(0), PALIMPSEST_D32(32), PALIMPSEST_D16(64))
+PALIMPSEST_WIDE(192, PALIMPSEST_R96, 96, 97, 98, 99, 100, 101, PALIMPSEST_D32(0), PALIMPSEST_D32(32), PALIMPSEST_D32(64))
+#undef PALIMPSEST_WIDE
 
 /// The column of a weight whose activation stands at position p of chunk c.
 template <Form kForm>
@@ -34,22 +63,16 @@ __host__ __device__ constexpr int column_at(int c, int p) {
 
 /// How many rows of a tile of up to kRows are multiplied.
 template <int kRows>
-__device__ int rows_of(const tiles::Work& work, int index) {
-  return work.tiles ? (work.tiles[index].count + 31) / 32 * 32 : kRows;
+__device__ int rows_of(const tiles::Work& work, int count) {
+  return work.tiles ? (count + plain::kWideRowStep - 1) / plain::kWideRowStep * plain::kWideRowStep : kRows;
 }
-/// 32 positions: of `rows` rows, whose sums are the first of d. b: operand of the image's first part.
-template <int kRows, int kParts>
-__device__ void multiply_step(int rows, float* d, const std::uint32_t (&a)[8], std::uint32_t b, int accumulate) {
-  if constexpr (kRows > 32 && kRows <= 128) {
-    if (rows < kRows) return multiply_step<kRows - 32, kParts>(rows, d, a, b, accumulate);
+/// f(the width of products of `rows` rows): of tiles of experts that are not full fewer than kRows, the next multiple of 32. Few tests: they come with each chunk.
+template <int kRows, bool kNarrow = kRows == plain::kWideExpertRows, class F>
+__device__ void with_width(int rows, F f) {
+  if constexpr (kNarrow && kRows > 32) {
+    if (rows <= kRows - 32) return with_width<kRows - 32, true>(rows, f);
   }
-  wgmma_fence();
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-#pragma unroll
-    for (int p = 0; p < kParts; ++p) wgmma_along<kRows>(d, a + 4 * h, b + ((p * kRows * 128 + h * 32) >> 4), h + p > 0 ? 1 : accumulate);
-  }
-  wgmma_commit();
+  f(std::integral_constant<int, kRows>{});
 }
 
 /// The products of a launch: all read the same x.
@@ -64,17 +87,13 @@ struct WideJob {
   int image_parts = 0;               ///< that there is room for in the image
 };
 
-template <Form kForm, int kRows, int kMatrices, int kParts>
+constexpr int kSignals = 512;  ///< bytes of barriers and tasks
+template <int kRows, int kParts>
 struct WideShape {
-  static constexpr int kScales = kWideWeights * 32;  ///< of MXFP4: where they lie behind the codes
-  static constexpr int kWeightBytes = kForm == Form::kBF16 ? kWideWeights * 128 : 5120;
-  static constexpr int kPartBytes = kRows * 128, kImageBytes = kParts * kPartBytes, kStageBytes = kWeightBytes + kImageBytes;
-  static constexpr int kOutBytes = kMatrices == 2 ? (kForm == Form::kMx ? 2 : kParts) * kPartBytes : 0, kFree = 232448 - 1024 - 256 - kOutBytes;
-  static constexpr int kStages = kFree / kStageBytes < 10 ? kFree / kStageBytes : 10;
-  static constexpr int kBehind = (kStages - 1) / 2;  ///< chunks between the two that multiply
+  static constexpr int kWeightBytes = kWideWeights * 128, kPartBytes = kRows * 128, kImageBytes = kParts * kPartBytes, kStageBytes = kWeightBytes + kImageBytes;
+  static constexpr int kFit = (232448 - 1024 - kSignals) / kStageBytes, kStages = kFit < 8 ? kFit : 8, kBytes = kStages * kStageBytes + kSignals + 1024;
   /// Sums take 2 x kRows / 2 registers of those who multiply.
-  static constexpr int kFetchRegisters = kRows > 128 ? 40 : 72, kMultiplyRegisters = kRows > 128 ? 232 : 216;
-  static constexpr int kBytes = kStages * kStageBytes + kOutBytes + 256 + 1024;
+  static constexpr int kFetchRegisters = kRows > 160 ? 40 : 72, kMultiplyRegisters = kRows > 160 ? 232 : 216;
   static_assert(kStages >= 2);
 };
 
@@ -85,6 +104,16 @@ struct WidePlace {
     const int group = index / (job.group * row_tiles), rest = index - group * job.group * row_tiles, width = min(job.group, job.pairs - group * job.group);
     row_tile = rest / width;
     block = 2 * (group * job.group + rest % width) + rank;
+  }
+};
+
+/// What those who fetch tell those who multiply: a tile of rows, which begins with the chunk in whose stage this lies, and a block of outputs.
+struct alignas(16) WideTask {
+  int row_tile, block, begin, count;
+  template <int kRows>
+  __device__ static WideTask of(const tiles::Work& work, const WidePlace& place) {
+    if (work.tiles) return {place.row_tile, place.block, work.tiles[place.row_tile].begin, work.tiles[place.row_tile].count};
+    return {place.row_tile, place.block, place.row_tile * kRows, min(kRows, work.rows - place.row_tile * kRows)};
   }
 };
 
@@ -104,13 +133,10 @@ struct WideOutputs {
   __device__ static int matrix(int a) { return kMatrices == 2 ? a % 16 / 8 : 0; }
   __device__ int output(int a) const {
     if constexpr (kMatrices == 1) return block * kWideWeights + a;
-    const int l = within(a);
-    return kForm == Form::kBF16 ? 64 * block + l : 128 * (block / 2) + 32 * (l / 16) + 16 * (block % 2) + l % 16;
-  }
-  /// Of two matrices: which output of chunk `block` of the image of what comes out, such that a warpgroup makes half of the positions.
-  __device__ static int within(int a) {
-    const int l = a / 16 * 8 + a % 8;
-    return kForm == Form::kBF16 ? l : l % 32 / 8 * 16 + l / 32 * 8 + l % 8;
+    // A warp has the eight outputs whose hidden numbers are a piece of 16 bytes of the image for w2 (column_at), fragment f of rows piece f.
+    const int f = a / 16, g = a % 8;
+    if constexpr (kForm == Form::kBF16) return 64 * block + 32 * (f / 4) + 8 * (g / 2) + 2 * (f % 4) + g % 2;
+    return 128 * (block / 2) + 16 * (block % 2) + 32 * (g / 2) + 8 * (f / 4) + 4 * (g % 2) + f % 4;
   }
 };
 
@@ -124,25 +150,23 @@ struct WideRing {
   }
 };
 
-template <Form kForm, int kRows, int kMatrices, int kParts>
+template <int kRows, int kParts>
 struct WideMemory {
-  using Shape = WideShape<kForm, kRows, kMatrices, kParts>;
+  using Shape = WideShape<kRows, kParts>;
   std::uint8_t* base;  ///< at a multiple of 1024
-  __device__ std::uint8_t* weights(int stage) const { return base + stage * Shape::kStageBytes + Shape::kImageBytes; }
   __device__ std::uint8_t* image(int stage) const { return base + stage * Shape::kStageBytes; }
-  __device__ std::uint8_t* out() const { return base + Shape::kStages * Shape::kStageBytes; }
-  __device__ std::uint64_t* full(int stage) const { return reinterpret_cast<std::uint64_t*>(out() + Shape::kOutBytes) + stage; }
+  __device__ std::uint8_t* weights(int stage) const { return image(stage) + Shape::kImageBytes; }
+  __device__ WideTask* task(int stage) const { return reinterpret_cast<WideTask*>(image(Shape::kStages)) + stage; }
+  __device__ std::uint64_t* full(int stage) const { return reinterpret_cast<std::uint64_t*>(task(Shape::kStages)) + stage; }
   __device__ std::uint64_t* empty(int stage) const { return full(Shape::kStages + stage); }
 };
 
 /// The 128 threads that fetch.
-template <Form kForm, int kRows, int kMatrices, int kParts>
-__device__ void wide_fetch(const WideJob& job, const WideMemory<kForm, kRows, kMatrices, kParts>& m, int row_tiles, int rank) {
-  using Shape = WideShape<kForm, kRows, kMatrices, kParts>;
-  using Outputs = WideOutputs<kForm, kMatrices>;
-  const int thread = static_cast<int>(threadIdx.x), total = row_tiles * job.pairs;
-  constexpr int kPieces = kForm == Form::kBF16 ? 8 : 4, kEach = kForm == Form::kBF16 ? 8 : 4, kApart = 128 / kPieces;
-  const int row = thread / kPieces, piece = thread % kPieces;
+template <int kRows, int kMatrices, int kParts>
+__device__ void wide_fetch(const WideJob& job, const WideMemory<kRows, kParts>& m, int row_tiles, int rank) {
+  using Shape = WideShape<kRows, kParts>;
+  using Outputs = WideOutputs<Form::kBF16, kMatrices>;
+  const int thread = static_cast<int>(threadIdx.x), total = row_tiles * job.pairs, row = thread / 8, piece = thread % 8;
   WideRing ring;
   if constexpr (kRows == plain::kBatchRows) {  // weights come to L2 while x becomes an image
     const Outputs outputs(job, WidePlace(job, row_tiles, static_cast<int>(blockIdx.x) / 2, rank).block);
@@ -156,40 +180,27 @@ __device__ void wide_fetch(const WideJob& job, const WideMemory<kForm, kRows, kM
     const WidePlace place(job, row_tiles, index, rank);
     const Outputs outputs(job, place.block);
     const tiles::Work& work = *outputs.work;
-    const auto matrix = [&](int a) {
-      return work.experts ? work.experts[3 * work.tiles[place.row_tile].expert + work.matrix + Outputs::matrix(a)] : work.w;
-    };
     // Rows of one thread are of one matrix: they lie a multiple of 16 apart.
-    const StoredMatrix w = matrix(row);
-    const std::uint8_t* rows[kEach];
+    const StoredMatrix w = work.experts ? work.experts[3 * work.tiles[place.row_tile].expert + work.matrix + Outputs::matrix(row)] : work.w;
+    const std::uint8_t* rows[8];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) rows[i] = w.data + min(outputs.output(row + i * kApart), work.outputs - 1) * w.row_bytes + piece * 16;
-    const std::uint8_t* scales = nullptr;
-    if constexpr (kForm == Form::kMx) {
-      const StoredMatrix own = matrix(thread);
-      scales = own.scales + min(outputs.output(thread), work.outputs - 1) * own.scale_row_bytes;
-    }
-    const int image_rows = rows_of<kRows>(job.works.work[0], place.row_tile), half_image = image_rows * kParts * 64;
+    for (int i = 0; i < 8; ++i) rows[i] = w.data + min(outputs.output(row + i * 16), work.outputs - 1) * w.row_bytes + piece * 16;
+    const int image_rows = rows_of<kRows>(job.works.work[0], WideTask::of<kRows>(job.works.work[0], place).count), half_image = image_rows * kParts * 64;
     const std::uint8_t* image = job.image + static_cast<std::int64_t>(place.row_tile) * job.chunks * job.image_parts * Shape::kPartBytes + rank * half_image;
     for (int c = 0; c < job.chunks; ++c) {
       barrier_wait(m.empty(ring.stage), ring.parity ^ 1);
       if (thread == 0) {
+        if (kRows == plain::kWideExpertRows && c == 0) *m.task(ring.stage) = WideTask::of<kRows>(job.works.work[0], place);
         barrier_expect(m.full(ring.stage), 2 * half_image);
         copy_bulk_to_both(m.image(ring.stage) + rank * half_image, image, half_image, m.full(ring.stage));
       }
       image += image_rows * job.image_parts * 128;
       const std::uint32_t to = shared_address(m.weights(ring.stage));
-      if constexpr (kForm == Form::kBF16) {
-        const bool there = 2 * c + piece / 4 < job.units;
+      const bool there = 2 * c + piece / 4 < job.units;
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-          copy_piece<16>(to + (row + i * kApart) * 128 + (piece ^ row % 2 * 4) * 16, rows[i], there);
-          rows[i] += 128;
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) copy_piece<8>(to + (row + i * kApart) * 32 + piece * 8, rows[i] + c / 2 * 64 + c % 2 * 8, true);
-        copy_piece<4>(to + Shape::kScales + thread * 4, scales + c / 2 * 4, true);
+      for (int i = 0; i < 8; ++i) {
+        copy_piece<16>(to + (row + i * 16) * 128 + (piece ^ row % 2 * 4) * 16, rows[i], there);
+        rows[i] += 128;
       }
       pieces_arrive(m.full(ring.stage));
       ring.next(Shape::kStages);
@@ -198,101 +209,88 @@ __device__ void wide_fetch(const WideJob& job, const WideMemory<kForm, kRows, kM
   __syncwarp();
 }
 
-/// What a lane knows of the scales of a chunk's rows.
-struct WideScales {
-  std::uint32_t low, high;
-  bool large;  ///< of any lane
-};
+/// A thread's first row of a block's weights.
+__device__ inline int wide_row(int which) { return which * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4; }
+
+/// A warp has read a stage, of both blocks. freed: of the first stage, in the block of the lane's number.
+__device__ inline void release(int lane, std::uint32_t freed, int stage) {
+  __syncwarp();
+  if (lane < kWideCluster) asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(freed + stage * 8) : "memory");
+}
 
 /// 32 positions of 16 rows of weights as operands: a[0..3] of the first 16 positions, a[4..7] of the others.
-template <Form kForm>
-__device__ void load_weights(std::uint32_t (&a)[8], WideScales& scales, const std::uint8_t* weights, int row, int half, int quad) {
-  uint4 low, high;
-  if constexpr (kForm == Form::kBF16) {
-    const std::uint8_t* from = weights + row * 128 + ((4 * half + quad) ^ row % 2 * 4) * 16;
-    low = *reinterpret_cast<const uint4*>(from);
-    high = *reinterpret_cast<const uint4*>(from + 8 * 128);
-  } else {
-    using U = tiles::Unit<kForm>;
-    const std::uint8_t* from = weights + row * 32 + quad * 8 + half * 4;
-    const std::uint32_t first = *reinterpret_cast<const std::uint32_t*>(from), second = *reinterpret_cast<const std::uint32_t*>(from + 8 * 32);
-    if (half == 0) {
-      const std::uint8_t* of_chunk = weights + kWideWeights * 32 + row * 4 + quad;
-      scales.low = of_chunk[0], scales.high = of_chunk[8 * 4];
-      scales.large = __any_sync(~0u, max(scales.low, scales.high) > 128);
-    }
-    if (!scales.large) {
-      low = U::template decode<false>(first, scales.low);
-      high = U::template decode<false>(second, scales.high);
-    } else {
-      low = U::template decode<true>(first, scales.low);
-      high = U::template decode<true>(second, scales.high);
-    }
-  }
+__device__ inline void load_weights(std::uint32_t (&a)[8], const std::uint8_t* weights, int row, int half, int quad) {
+  const std::uint8_t* from = weights + row * 128 + ((4 * half + quad) ^ row % 2 * 4) * 16;
+  const uint4 low = *reinterpret_cast<const uint4*>(from), high = *reinterpret_cast<const uint4*>(from + 8 * 128);
   a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y, a[4] = low.z, a[5] = high.z, a[6] = low.w, a[7] = high.w;
 }
 
-/// Named barriers: 1 and 2 of a warpgroup, 3 where the second begins.
-__device__ inline void warpgroup_meets(int which) { asm volatile("bar.sync %0, 128;" ::"r"(1 + which) : "memory"); }
-__device__ inline void second_waits() { asm volatile("bar.sync 3, 256;" ::: "memory"); }
-__device__ inline void second_may_begin() { asm volatile("bar.arrive 3, 256;" ::: "memory"); }
-
 /// A warpgroup's 64 rows of weights times a tile of `rows` rows: total[4 b + 2 r + c] is of weight 16 warp + lane / 4 + 8 r and row 8 b + lane % 4 * 2 + c.
-/// `announced`: the chunk at which the second warpgroup may begin.
-template <Form kForm, int kRows, int kMatrices, int kParts>
-__device__ void wide_sums(const WideJob& job, const WideMemory<kForm, kRows, kMatrices, kParts>& m, WideRing& ring, int row, int rows, int announced, float (&total)[kRows / 2]) {
-  using Shape = WideShape<kForm, kRows, kMatrices, kParts>;
-  constexpr int kStepsOfUnit = tiles::Unit<kForm>::kColumns / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
-  const int each = (job.units + tiles::kSegments - 1) / tiles::kSegments * kStepsOfUnit, steps = job.units * kStepsOfUnit;
-  float acc[kRows / 2];
-#pragma unroll
-  for (int i = 0; i < kRows / 2; ++i) total[i] = acc[i] = 0;
-  int left = each, going = 0, before = 0;
-  const auto release = [&](int stage) {
-    __syncwarp();
-    if (lane < kWideCluster) barrier_arrive(m.empty(stage), lane);
-  };
-  std::uint32_t a[2][8];
-  WideScales scales{};
-  barrier_wait(m.full(ring.stage), ring.parity);
-  load_weights<kForm>(a[0], scales, m.weights(ring.stage), row, 0, quad);
-#pragma unroll 1
-  for (int c = 0; c < job.chunks; ++c) {
-    if (c == announced) second_may_begin();
-    const std::uint32_t image = operand(shared_address(m.image(ring.stage)));
-    const int stage = ring.stage;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int step = 2 * c + half;
-      if (kForm == Form::kBF16 && step >= steps) break;
-      multiply_step<kRows, kParts>(rows, acc, a[half], image + half * 4, going);
-      going = 1;
-      wgmma_wait<1>();
-      if (half == 0 && c > 0) release(before);
-      // The next weights come while these are multiplied.
-      if (step + 1 < steps) {
-        if (half == 1) {
-          ring.next(Shape::kStages);
-          barrier_wait(m.full(ring.stage), ring.parity);
-        }
-        load_weights<kForm>(a[1 - half], scales, m.weights(ring.stage), row, 1 - half, quad);
-      }
-      if (--left == 0 || step + 1 == steps) {
-        wgmma_wait<0>();
-        settled(acc);
-#pragma unroll
-        for (int i = 0; i < kRows / 2; ++i) total[i] += acc[i];
-        left = each;
-        going = 0;
-      }
-    }
-    before = stage;
+template <int kRows, int kParts>
+struct WideSums {
+  using Shape = WideShape<kRows, kParts>;
+  const WideJob& job;
+  const WideMemory<kRows, kParts>& m;
+  int which;
+  std::uint32_t freed = address_in(static_cast<int>(threadIdx.x) % kWideCluster, m.empty(0));
+  WideRing ring{};
+  __device__ WideTask begin() const {
+    barrier_wait(m.full(ring.stage), ring.parity);
+    return *m.task(ring.stage);
   }
-  wgmma_wait<0>();  // nothing is left, which the compiler cannot know
-  release(before);
-  ring.next(Shape::kStages);
-}
+  __device__ void operator()(int row, int rows, float (&total)[kRows / 2]) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4, each = (job.units + tiles::kSegments - 1) / tiles::kSegments, steps = job.units;
+    float acc[kRows / 2];
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) total[i] = acc[i] = 0;
+    int left = each, going = 0, before = 0;
+    std::uint32_t a[2][8];
+    barrier_wait(m.full(ring.stage), ring.parity);
+    load_weights(a[0], m.weights(ring.stage), row, 0, quad);
+#pragma unroll 1
+    for (int c = 0; c < job.chunks; ++c) {
+      const std::uint32_t image = operand(shared_address(m.image(ring.stage)));
+      const int stage = ring.stage;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int step = 2 * c + half;
+        if (step >= steps) break;
+        with_width<kRows>(rows, [&](auto width) {
+          wgmma_fence();
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+#pragma unroll
+            for (int p = 0; p < kParts; ++p) wide_step<width.value>(acc, a[half] + 4 * h, image + half * 4 + p * rows * 8 + h * kStepAlong, h + p > 0 ? 1 : going);
+          }
+          wgmma_commit();
+        });
+        going = 1;
+        wgmma_wait<1>();
+        if (half == 0 && c > 0) release(lane, freed, before);
+        // The next weights come while these are multiplied.
+        if (step + 1 < steps) {
+          if (half == 1) {
+            ring.next(Shape::kStages);
+            barrier_wait(m.full(ring.stage), ring.parity);
+          }
+          load_weights(a[1 - half], m.weights(ring.stage), row, 1 - half, quad);
+        }
+        if (--left == 0 || step + 1 == steps) {
+          wgmma_wait<0>();
+          settled(acc);
+#pragma unroll
+          for (int i = 0; i < kRows / 2; ++i) total[i] += acc[i];
+          left = each;
+          going = 0;
+        }
+      }
+      before = stage;
+    }
+    wgmma_wait<0>();  // nothing is left, which the compiler cannot know
+    release(lane, freed, before);
+    ring.next(Shape::kStages);
+  }
+};
 
 /// Sums to y.
 template <int kRows>
@@ -337,124 +335,70 @@ __device__ void wide_store_rounded(const tiles::Work& work, const Tile& tile, in
   }
 }
 
-/// glu() of two sums to a warpgroup's half of one chunk of an image of BF16 numbers, like those that image_of makes. l: the output within the chunk.
+/// glu() of two sums to piece `piece` of the rows of one chunk of an image of BF16 numbers, like those that image_of makes.
 /// whole: the halves of F32 numbers instead of two parts, for round_halves, since the 32 numbers of a scale are made by both blocks of a cluster.
 template <Form kForm, int kRows, int kParts>
-__device__ void wide_glu(const GluParams& glu, bool whole, std::uint8_t* out, int l, int rows, float (&total)[kRows / 2]) {
-  constexpr int kApart = tiles::Unit<kForm>::kApart;
-  const int quad = static_cast<int>(threadIdx.x) % 4;
-  const bool second = (l & kApart) != 0;  // of the two outputs of a word
-  const int first = l & ~kApart, e = kForm == Form::kBF16 ? first % 8 : first % 8 * 2;
-  const int half = kForm == Form::kBF16 ? first / 32 : first % 16 / 8, quad_of_word = kForm == Form::kBF16 ? first % 32 / 8 : first / 16;
-  const int position = 32 * half + e / 4 * 16 + e / 2 % 2 * 8 + 2 * quad_of_word;
+__device__ void wide_glu(const GluParams& glu, bool whole, std::uint8_t* to, int piece, int rows, float (&total)[kRows / 2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  to += lane / 4 * 128 + (piece ^ lane / 4) * 16 + lane % 4 * 4;
 #pragma unroll
-  for (int group = 0; group < kRows / 32; ++group) {
-    if (32 * group >= rows) break;
-    float* const of = total + 16 * group;  // 32 rows
-    if (glu.kind == Glu::kSwiglu) {  // asked once for all
+  for (int b = 0; b < kRows / 8; ++b) {
+    if (b % 2 == 0 && 8 * b >= rows) break;
+    float x[2];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) of[i / 2 * 4 + i % 2] = of[i / 2 * 4 + i % 2] * plain::sigmoid(of[i / 2 * 4 + i % 2]) * of[i / 2 * 4 + 2 + i % 2];
-    } else {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) of[i / 2 * 4 + i % 2] = plain::gated_unit(of[i / 2 * 4 + i % 2], of[i / 2 * 4 + 2 + i % 2], glu);
+    for (int c = 0; c < 2; ++c) {
+      const float gate = total[4 * b + c], up = total[4 * b + 2 + c];
+      x[c] = glu.kind == Glu::kSwiglu ? gate * plain::sigmoid(gate) * up : plain::gated_unit(gate, up, glu);
+    }
+    // Two rows of an output become two outputs of a row.
+    const auto put = [&](int part, std::uint32_t pair) { *reinterpret_cast<std::uint32_t*>(to + part * rows * 128 + b * 1024) = transpose(pair); };
+    if constexpr (tiles::kMayRound<kForm, kParts>) {
+      if (whole) {
+        put(0, __byte_perm(__float_as_uint(x[0]), __float_as_uint(x[1]), 0x7632));
+        put(1, __byte_perm(__float_as_uint(x[0]), __float_as_uint(x[1]), 0x5410));
+        continue;
+      }
     }
 #pragma unroll
-    for (int b = 0; b < 4; ++b) {
-      const float x = of[4 * b], y = of[4 * b + 1];
-      // Of two rows a lane keeps the one whose word it writes.
-      const float other = __shfl_xor_sync(~0u, second ? x : y, 4 * kApart), own = second ? y : x;
-      float low = second ? other : own, high = second ? own : other;
-      std::uint8_t* to = out + swizzled(32 * group + 8 * b + 2 * quad + (second ? 1 : 0), position);
-      if constexpr (tiles::kMayRound<kForm, kParts>) {
-        if (whole) {
-          *reinterpret_cast<std::uint32_t*>(to) = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x7632);
-          *reinterpret_cast<std::uint32_t*>(to + rows * 128) = __byte_perm(__float_as_uint(low), __float_as_uint(high), 0x5410);
-          continue;
-        }
-      }
-#pragma unroll
-      for (int p = 0; p < kParts; ++p) {
-        const std::uint32_t word = pack_bf16(low, high);
-        *reinterpret_cast<std::uint32_t*>(to) = word;
-        const float2 rounded = unpack_bf16(word);
-        low -= rounded.x;
-        high -= rounded.y;
-        to += rows * 128;
-      }
+    for (int p = 0; p < kParts; ++p) {
+      const std::uint32_t pair = pack_bf16(x[0], x[1]);
+      put(p, pair);
+      const float2 rounded = unpack_bf16(pair);
+      x[0] -= rounded.x;
+      x[1] -= rounded.y;
     }
   }
 }
 
-/// A warpgroup's half of a chunk of `rows` rows of 128 bytes to where it lies in memory.
-__device__ inline void store_half(std::uint8_t* to, const std::uint8_t* from, int rows, int half) {
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x) % 128; i < rows * 4; i += 128) {
-    const int row = i / 4, at = row * 128 + ((4 * half + i % 4) ^ row % 8) * 16;
-    *reinterpret_cast<uint4*>(to + at) = *reinterpret_cast<const uint4*>(from + at);
-  }
-}
-
-/// The two warpgroups that multiply.
-template <Form kForm, int kRows, int kMatrices, int kParts>
-__device__ void wide_multiply(const WideJob& job, const WideMemory<kForm, kRows, kMatrices, kParts>& m, int row_tiles, int rank, int which) {
-  using Shape = WideShape<kForm, kRows, kMatrices, kParts>;
+/// The two warpgroups that multiply. `sums`: begin() waits for the first chunk of a task, sums(rows, total) are its products.
+template <Form kForm, int kRows, int kMatrices, int kParts, class Sums>
+__device__ void wide_multiply(const WideJob& job, int row_tiles, int which, Sums& sums) {
   using Outputs = WideOutputs<kForm, kMatrices>;
-  const int thread = static_cast<int>(threadIdx.x) - 128, total_places = row_tiles * job.pairs;
-  const int row = thread / 32 * 16 + thread % 32 / 4;
-  WideRing ring;
-  int announced = which == 0 ? min(Shape::kBehind, job.chunks - 1) : -1;
-  if (which == 1 && static_cast<int>(blockIdx.x) / 2 < total_places) second_waits();
+  const int total_places = row_tiles * job.pairs, row = wide_row(which);
   for (int index = static_cast<int>(blockIdx.x) / 2; index < total_places; index += static_cast<int>(gridDim.x) / 2) {
-    const WidePlace place(job, row_tiles, index, rank);
-    const Outputs outputs(job, place.block);
+    // Of dense products registers are short: what they need of a task is computed.
+    constexpr bool kTiles = kRows == plain::kWideExpertRows;
+    WideTask task{};
+    if constexpr (kTiles) task = sums.begin();
+    else task = WideTask::of<kRows>(job.works.work[0], WidePlace(job, row_tiles, index, static_cast<int>(blockIdx.x) % kWideCluster));
+    const Outputs outputs(job, task.block);
     const tiles::Work& work = *outputs.work;
-    const Tile tile = work.tiles ? work.tiles[place.row_tile] : Tile{0, place.row_tile * kRows, min(kRows, work.rows - place.row_tile * kRows)};
-    const int rows = rows_of<kRows>(work, place.row_tile);
+    const Tile tile{0, task.begin, task.count};
+    const int rows = kTiles ? rows_of<kRows>(work, task.count) : kRows;
     float total[kRows / 2];
-    wide_sums(job, m, ring, row, rows, announced, total);
+    sums(row, rows, total);
     if constexpr (kMatrices == 2) {
-      warpgroup_meets(which);  // what was there has been copied
       const bool whole = tiles::kMayRound<kForm, kParts> && work.mxfp8;
       const int parts = whole ? 2 : kParts;
-      wide_glu<kForm, kRows, kParts>(work.glu, whole, m.out(), Outputs::within(row), rows, total);
-      warpgroup_meets(which);
-      std::uint8_t* const to = job.hidden + static_cast<std::int64_t>(place.row_tile) * job.blocks * parts * Shape::kPartBytes + outputs.block * (parts * rows * 128);
-      if (!outputs.idle) store_half(to, m.out(), parts * rows, which);
+      std::uint8_t* const to = job.hidden + static_cast<std::int64_t>(task.row_tile) * job.blocks * parts * kRows * 128 + outputs.block * (parts * rows * 128);
+      if (!outputs.idle) wide_glu<kForm, kRows, kParts>(work.glu, whole, to, row / 16, rows, total);
     } else if (work.rounded && !outputs.idle) {
       wide_store_rounded<kRows>(work, tile, outputs.output(row), total);
     } else if (!outputs.idle) {
       wide_store<kRows>(work, tile, outputs.output(row), total);
     }
-    announced = -1;
   }
   __syncwarp();
-}
-
-/// Grid: any even number of blocks, in clusters of two.
-template <Form kForm, int kRows, int kMatrices, int kParts>
-__global__ void __launch_bounds__(kWideThreads, 1) wide_products(const __grid_constant__ WideJob job) {
-  using Shape = WideShape<kForm, kRows, kMatrices, kParts>;
-  extern __shared__ __align__(16) std::uint8_t wide_memory[];
-  const WideMemory<kForm, kRows, kMatrices, kParts> m{wide_memory + (-shared_address(wide_memory) & 1023)};
-  const int rank = static_cast<int>(blockIdx.x) % kWideCluster, warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
-  const tiles::Work& first = job.works.work[0];
-  const int row_tiles = first.tiles ? *first.tiles_used : job.row_tiles;
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Shape::kStages; ++i) {
-      barrier_init(m.full(i), 128 + 1);                // pieces of weights, and the image's bytes
-      barrier_init(m.empty(i), 8 * kWideCluster);      // warps that multiply, of both blocks
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  cluster_meet();
-  if (warpgroup == 0) {
-    registers_down<Shape::kFetchRegisters>();
-    wide_fetch(job, m, row_tiles, rank);
-  } else {
-    registers_up<Shape::kMultiplyRegisters>();
-    wide_multiply(job, m, row_tiles, rank, warpgroup - 1);
-  }
-  cluster_meet();  // neither leaves while the other sends it something
 }
 
 /// Positions of two chunks of MXFP4 in sixteen lanes, a piece each: four groups of 32 columns, of which a lane has two of each.
@@ -527,7 +471,7 @@ __global__ void images_of_pairs(const __grid_constant__ tiles::Work work, const 
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   for (int i = static_cast<int>(threadIdx.x); i < work.per_row; i += static_cast<int>(blockDim.x)) {
     const int place = where[row * work.per_row + i], tile = place / kRows;
-    image_targets[i] = {image + static_cast<std::int64_t>(tile) * chunks * kParts * kRows * 128, rows_of<kRows>(work, tile), place % kRows};
+    image_targets[i] = {image + static_cast<std::int64_t>(tile) * chunks * kParts * kRows * 128, rows_of<kRows>(work, work.tiles[tile].count), place % kRows};
   }
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < chunks * 8; i += static_cast<int>(blockDim.x)) {
@@ -548,7 +492,7 @@ template <int kRows>
 __global__ void round_halves(const __grid_constant__ tiles::Work work, std::uint8_t* image, int chunks) {
   const int index = static_cast<int>(blockIdx.x) / kRows, n = static_cast<int>(blockIdx.x) % kRows;
   if (index >= *work.tiles_used || n >= work.tiles[index].count) return;
-  const int rows = rows_of<kRows>(work, index);
+  const int rows = rows_of<kRows>(work, work.tiles[index].count);
   image += static_cast<std::int64_t>(index) * chunks * 2 * kRows * 128;
   for (int i = static_cast<int>(threadIdx.x); i < chunks * 8; i += static_cast<int>(blockDim.x)) {
     auto* const at = reinterpret_cast<uint4*>(image + i / 8 * 2 * rows * 128 + swizzled(n, i % 8 * 8));
