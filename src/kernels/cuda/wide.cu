@@ -50,7 +50,8 @@ void launch(std::span<const Work> works, int outputs, std::int64_t most_tiles, i
   const auto kernel = sm90::wide_products<kForm, kRows, kMatrices, kParts>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes), kName);
   EarlyLaunch launch(static_cast<unsigned>(clusters * sm90::kWideCluster), (sm90::kWideFetchers<kForm> + 2) * 128, Shape::kBytes, stream, sm90::kWideCluster);
-  if (kRows != plain::kBatchRows) launch.attributes[0].val.programmaticStreamSerializationAllowed = 0;
+  // Only wide_fetch() of a batch waits for the kernel before.
+  if (kRows != plain::kBatchRows || kForm != Form::kBF16) launch.attributes[0].val.programmaticStreamSerializationAllowed = 0;
   check(cudaLaunchKernelEx(&launch.config, kernel, job), kName);
 }
 
