@@ -341,7 +341,7 @@ struct ExpertMatrices {
 /// y[t] = sum_j weights[t,j] * expert[ids[t,j]](x[t]), in F32, in the order j = 0, 1, ...: tokens are grouped by expert so that each
 /// expert's weights are read once a batch.
 struct ExpertsArgs {
-  Tensor x;                                 ///< [T, width]; on a device there before the kernel that ran last: that of the choice
+  Tensor x;                                 ///< [T, width]; of one row on a device there before the kernel that ran last: that of the choice
   Tensor ids;                               ///< I32 [T, top_k]
   Tensor weights;                           ///< F32 [T, top_k]
   const ExpertMatrices* experts = nullptr;  ///< [num_experts], host array; only those named by ids are read

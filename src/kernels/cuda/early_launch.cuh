@@ -14,7 +14,8 @@ inline thread_local bool behind_copies = false;
 /// kernels wrote, and before it writes; only then it lets the next one begin (cudaTriggerProgrammaticLaunchCompletion). So none runs beside the one two
 /// before it, whose loads could leave in L1 what its x was before: __ldg, which is not coherent, would find it. (Coherent loads of x go to L2 behind every
 /// wait, and cost up to 20%.) add_rms_norm and kda_step let the next begin at once, since what runs before them does not read what they write; a gated
-/// product that reads nothing of the kernel before (GatedProductArgs::beside) lets the next begin at once and waits before it writes.
+/// product that reads nothing of the kernel before (GatedProductArgs::beside) lets the next begin at once and waits before it writes. What was
+/// there before the kernel before began may be read at once: x of one row's experts, their choice (one_row_experts.cuh), slots and lengths.
 struct EarlyLaunch {
   cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};

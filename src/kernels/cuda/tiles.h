@@ -8,7 +8,7 @@
 
 namespace palimpsest::cuda::tiles {
 
-/// Dense BF16 products of 9 to 64 rows (sm90/batch_products.cuh); false where they are not such or have too many columns, and nothing is done.
+/// Dense BF16 products of 9 to 64 rows (sm90/batch_products.cuh), and of how many blocks; 0 where they are not such or have too many columns, and nothing is done.
 /// `ask`: nothing is done in any case.
 std::int64_t dense_batch(std::span<const Work> products, int parts, cudaStream_t stream, bool ask = false);
 /// One grid over tiles of kFewRows or kManyRows rows of experts: at most `most_tiles`. kMatrices 2: glu of two products.

@@ -317,6 +317,7 @@ void experts_and(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, in
   const bool mxfp8 = parts == kMxfp8Parts;
   int tile_rows = on_tiles ? std::min(expert_tile_rows(pairs, a.num_experts), std::max(most_tile_rows, kTile)) : kTile;
   if (tile_rows == wide::kExpertRows && (!for_warpgroups || inter % 64 != 0)) tile_rows = tiles::kManyRows;
+  if (tile_rows != wide::kExpertRows) tile_rows = tile_rows < tiles::kManyRows ? kTile : tiles::kManyRows;
   const bool wide_forms = for_warpgroups && most_tile_rows > 0;
   const bool streams = on_tiles && wide_forms && (!mxfp8 || inter <= kMostStreamedInter) && tile_rows == kTile && pairs >= kStreamedPairs && !needs_no_list(a, tile_rows) && stored(a.experts[0].w1).form == Form::kMx;
   const Rounding rounding{as<const float>(a.x), a.x.strides[0], width / 8, streams ? a.x.sizes[0] * width / 8 : 0, reinterpret_cast<std::uint8_t*>(p.outputs), tiles::parts_of(Form::kMx, parts), mxfp8};

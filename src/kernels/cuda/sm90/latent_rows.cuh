@@ -21,7 +21,7 @@ struct DecodeWorkspace {
   int block_heads;         ///< heads of a block
   int image_bytes;
   int padded_heads;        ///< those beyond H are zeros
-  float* mixes;            ///< [R, splits, H, 512]: sum_t 2^(s_t - anchor) latent_t of a split; split 0 becomes the mix of all
+  float* mixes;            ///< [R, splits, H, 512]: sum_t 2^(s_t - anchor) latent_t of a split
   float2* sums;            ///< [R, splits, H]: anchor, sum_t 2^(s_t - anchor)
   int splits;              ///< room in the arrays
   int most_splits;         ///< of any row, a matter of the number of heads

@@ -28,16 +28,19 @@ struct OneRowShape {
 };
 
 /// Eight numbers of x to shared memory, rounded, one part after the other, where they came from; of MXFP4 so that four lanes of a row, 32 columns apart, find
-/// theirs in different banks: four lanes change places.
+/// theirs in different banks: four lanes change places. Of `eights` numbers, every lane below them.
 template <Form kForm, int kParts>
-__device__ void put_eight(tiles::Eight eight, unsigned i, std::uint8_t* numbers, bool mxfp8) {
+__device__ void put_eight(tiles::Eight eight, int i, int eights, std::uint8_t* numbers, bool mxfp8) {
   if constexpr (tiles::kMayRound<kForm, kParts>) {
     if (mxfp8) eight.round_beside();
   }
   uint4 parts[kParts];
   eight.split<tiles::Unit<kForm>::kApart>(parts);
-  __syncwarp(__activemask());
-  if (kForm == Form::kMx) i ^= i / 4 % 4;
+  if constexpr (kForm == Form::kMx) {
+    const int lanes = eights - (i - static_cast<int>(threadIdx.x) % 32);
+    __syncwarp(lanes < 32 ? (1u << lanes) - 1 : ~0u);  // each has read its numbers
+    i ^= i / 4 % 4;
+  }
 #pragma unroll
   for (int p = 0; p < kParts; ++p) *reinterpret_cast<uint4*>(numbers + i * 32 + p * 16) = parts[p];
 }
@@ -105,7 +108,7 @@ __global__ void __launch_bounds__(tiles::kThreads, 3) one_row(const __grid_const
     } else {
       eight = reinterpret_cast<const tiles::Eight*>(numbers)[i];
     }
-    put_eight<kForm, kParts>(eight, i, numbers, work.mxfp8);
+    put_eight<kForm, kParts>(eight, i, eights, numbers, work.mxfp8);
   }
   __syncthreads();
   float acc[4] = {};

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(tiles::kThreads, kForm == Form::kMx ? 4 : 2) e
   }
   __syncthreads();
   barrier_wait(&x_there, 0);
-  for (int i = thread; i < work.cols / 8; i += threads) put_eight<kForm, kParts>(reinterpret_cast<const tiles::Eight*>(numbers)[i], i, numbers, work.mxfp8);
+  for (int i = thread; i < work.cols / 8; i += threads) put_eight<kForm, kParts>(reinterpret_cast<const tiles::Eight*>(numbers)[i], i, work.cols / 8, numbers, work.mxfp8);
   cudaGridDependencySynchronize();
   cudaTriggerProgrammaticLaunchCompletion();
   if (thread == 0) {
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(tiles::kThreads, kForm == Form::kMx ? 3 : 2) e
       tiles::Eight x[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const auto* const at = reinterpret_cast<const float4*>(x_of_group) + 2 * min(unit * U::kEights + j, work.cols / 8 - 1) * 4 * count;
+        const auto* const at = reinterpret_cast<const float4*>(x_of_group) + 2 * min(unit * U::kEights + j, work.cols / 32 - 1) * 4 * count;
         x[j] = {__ldg(at), __ldg(at + 4 * count)};
       }
       if constexpr (tiles::kMayRound<kForm, kParts>) {
