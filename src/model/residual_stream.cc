@@ -19,7 +19,7 @@ ResidualStream::ResidualStream(ExecContext& ctx, const ModelConfig& config, std:
       sources_(ctx.workspace.allocate(DType::kF32, {blocks(config) + 1, rows, config.hidden_size})),
       mixed_(ctx.workspace.allocate(DType::kF32, {rows, config.hidden_size})),
       output_(ctx.workspace.allocate(DType::kF32, {rows, config.hidden_size})),
-      image_(ctx.on_device() && rows > 1 ? ctx.workspace.allocate(DType::kU8, {RowImage::bytes(config.hidden_size)}) : Tensor{}) {}
+      image_(ops::row_image_room(ctx, rows, config.hidden_size)) {}
 
 Tensor ResidualStream::source(std::int64_t index) const {
   Tensor t = sources_.rows(index, 1);
@@ -51,7 +51,7 @@ void ResidualStream::read_normalized(const Tensor& w, const Tensor& norm, const 
   if (!pending_ || banked_ > 0) return ops::rms_norm(ctx_, {.x = read(w), .weight = norm, .eps = eps_, .y = y});
   pending_ = false;
   // On a device what follows may begin beside the last op of the sublayer before (early_launch.cuh), which reads neither the stream nor y.
-  ops::add_rms_norm(ctx_, {.add = output_, .x = read(w), .weight = norm, .eps = eps_, .y = y, .image = {image_.data}});
+  ops::add_rms_norm(ctx_, {.add = output_, .x = read(w), .weight = norm, .eps = eps_, .y = y, .image = image_});
 }
 
 void ResidualStream::bank() {

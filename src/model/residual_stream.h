@@ -44,7 +44,7 @@ class ResidualStream {
   Tensor sources_;  ///< [blocks + 1, T, hidden]
   Tensor mixed_;    ///< [T, hidden]
   Tensor output_;   ///< [T, hidden]
-  Tensor image_;    ///< of what is normalised, on a device (RowImage)
+  RowImage image_;  ///< of what is normalised
   std::int64_t banked_ = 0, reads_ = 0;
   bool empty_ = false;    ///< the running sum was just restarted
   bool pending_ = false;  ///< the last output was not added yet

@@ -37,6 +37,10 @@ OpWork work_of(std::span<const MatmulArgs> products) {
 
 void matmul(ExecContext& ctx, const MatmulArgs& args) { matmuls(ctx, {&args, 1}); }
 
+RowImage row_image_room(ExecContext& ctx, std::int64_t rows, std::int64_t columns) {
+  return ctx.on_device() && rows > 1 ? RowImage{ctx.workspace.allocate(DType::kU8, {RowImage::bytes(columns)}).data} : RowImage{};
+}
+
 void matmuls(ExecContext& ctx, std::span<const MatmulArgs> products) {
   for (const MatmulArgs& args : products) check_product(args);
   const auto work = [&] { return work_of(products); };

@@ -14,6 +14,9 @@ void embedding(ExecContext&, const EmbeddingArgs&);
 void matmul(ExecContext&, const MatmulArgs&);
 /// Products of which none reads what another writes: on a device one launch where their shapes and forms allow it.
 void matmuls(ExecContext&, std::span<const MatmulArgs>);
+/// Room in the workspace for what an op may leave besides its rows, for products that follow; nowhere on the host. Passes of any length have it: a plan is made
+/// for the longest, and has room for shorter ones.
+RowImage row_image_room(ExecContext&, std::int64_t rows, std::int64_t columns);
 void rms_norm(ExecContext&, const RmsNormArgs&);
 void add_rms_norm(ExecContext&, const AddRmsNormArgs&);
 void gated_rms_norm(ExecContext&, const GatedRmsNormArgs&);

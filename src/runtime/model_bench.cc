@@ -96,25 +96,25 @@ class Runner {
     for (const StateEntry& entry : state_spec(model_.config(), options_.cache_type).entries) {
       if (entry.kind != StateKind::kList) continue;
       const PagedList list = states_.list(entry.layer);
-      const std::int64_t width = list.width(), left = list.q8.defined() ? list.q8.left : width;
-      Buffer numbers(kRows * width * 4, context_.device);
-      ops::random_fill(context_.device, {.key = static_cast<std::uint64_t>(entry.layer), .dtype = DType::kF32, .low = -1.7f, .high = 1.7f}, 0, kRows * width, numbers.data());
-      for (std::int32_t slot : slots_) {
-        for (std::int64_t past = 0; past < options_.depth; past += kRows) {
-          std::int64_t cu_seqlens[2] = {0, std::min(kRows, options_.depth - past)};
-          RaggedRows rows = {Tensor::contiguous(cu_seqlens, DType::kI64, {2}), Tensor::contiguous(&slot, DType::kI32, {1})};
-          Tensor before = Tensor::contiguous(&past, DType::kI64, {1});
-          context_.stage({&rows.cu_seqlens, &rows.slots, &before});
-          const auto columns = [&](std::int64_t begin, std::int64_t count) {
-            Tensor t = Tensor::contiguous(numbers.data() + begin * 4, DType::kF32, {cu_seqlens[1], count}, context_.device.kind());
-            t.strides[0] = width;
-            return t;
-          };
-          ops::latent_append(context_, {.latent = columns(0, left), .k_pe = columns(left, width - left), .list = list, .rows = rows, .past = before});
-          context_.device.wait();  // before the next numbers are staged
-        }
+      Buffer buffer(kRows * list.width() * 4, context_.device);
+      const Tensor numbers = Tensor::contiguous(buffer.data(), DType::kF32, {kRows, list.width()}, context_.device.kind());
+      ops::random_fill(context_.device, {.key = static_cast<std::uint64_t>(entry.layer), .dtype = DType::kF32, .low = -1.7f, .high = 1.7f}, 0, numbers.numel(), numbers.data);
+      for (const std::int32_t slot : slots_) {
+        for (std::int64_t past = 0; past < options_.depth; past += kRows) append(list, slot, past, numbers.rows(0, std::min(kRows, options_.depth - past)));
       }
     }
+  }
+  /// Rows of a list behind the first `past`.
+  void append(const PagedList& list, std::int32_t slot, std::int64_t past, const Tensor& numbers) {
+    const std::int64_t left = list.q8.defined() ? list.q8.left : list.width();
+    std::int64_t cu_seqlens[2] = {0, numbers.size(0)};
+    RaggedRows rows = {Tensor::contiguous(cu_seqlens, DType::kI64, {2}), Tensor::contiguous(&slot, DType::kI32, {1})};
+    Tensor before = Tensor::contiguous(&past, DType::kI64, {1}), latent = numbers, k_pe = numbers;
+    latent.sizes[1] = left;
+    k_pe.data = k_pe.as<float>() + left, k_pe.sizes[1] = list.width() - left;
+    context_.stage({&rows.cu_seqlens, &rows.slots, &before});
+    ops::latent_append(context_, {.latent = latent, .k_pe = k_pe, .list = list, .rows = rows, .past = before});
+    context_.device.wait();  // before the next numbers are staged
   }
 
   void pass(std::span<const std::int32_t> ids, std::int64_t rows_each) {

@@ -55,6 +55,7 @@ std::int64_t tile_workspace_bytes(std::span<const MatmulArgs> products, int part
   for (const MatmulArgs& a : products) {
     const int tile_rows = plain::wide_dense_rows(a.x.size(0));
     if (tile_rows == 0) continue;
+    // With weights in MXFP4 tiles have no more rows than those of experts.
     for (const int rows : {tile_rows, std::min(tile_rows, plain::kWideExpertRows)}) most = std::max(most, plain::image_bytes((a.x.size(0) + rows - 1) / rows, rows, a.x.size(1), std::min(parts, 2)));
   }
   return most;

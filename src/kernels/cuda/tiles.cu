@@ -117,19 +117,16 @@ bool in_bulk(const StoredMatrix& w) {
   return w.row_bytes == row_bytes && (w.form != Form::kMx || (w.scale_row_bytes == w.cols / 32 && reinterpret_cast<std::uintptr_t>(w.scales) % 16 == 0));
 }
 
-bool experts_one(Work up, Form form, const Work& down, Form down_form, int parts, const ExpertSum& sum, cudaStream_t stream) {
+bool experts_one(const Work& up, const Work& down, Form form, int parts, const ExpertSum& sum, cudaStream_t stream) {
   bool taken = false;
   with_form<Form::kBF16, Form::kMx>(form, parts, [&](auto f, auto p) {
-    with_form<Form::kBF16, Form::kMx>(down_form, parts, [&](auto of_down, auto parts_of_down) {
-      constexpr Form kUp = f.value, kDown = of_down.value;
-      const std::int64_t bytes = sm90::expert_up_bytes<kUp>(up.cols), down_bytes = sm90::expert_down_bytes<kDown>(down.cols, sum.pairs);
-      if (sum.pairs > sm90::kMostPairs || up.outputs % sm90::kUpOutputs<kUp> != 0 || down.outputs % sm90::kDownOutputs<kDown> != 0 || std::max(bytes, down_bytes) > kMostOneRowBytes) return;
-      const int units = up.cols / Unit<kUp>::kColumns, each = (units - 1) / kSegments + 1, warps = (units - 1) / each + 1;  // those that have units
-      up.quad = Unit<kDown>::kColumns / 4;
-      launch_early(sm90::expert_up<kUp, p.value>, dim3(static_cast<unsigned>(up.outputs / sm90::kUpOutputs<kUp>), static_cast<unsigned>(sum.pairs)), 32 * warps, bytes, stream, kName, up);
-      launch_early(sm90::expert_down<kDown, parts_of_down.value>, static_cast<unsigned>(down.outputs / sm90::kDownOutputs<kDown>), kThreads, down_bytes, stream, kName, down, sum);
-      taken = true;
-    });
+    constexpr Form kForm = f.value;
+    const std::int64_t bytes = sm90::expert_up_bytes<kForm>(up.cols), down_bytes = sm90::expert_down_bytes<kForm>(down.cols, sum.pairs);
+    if (sum.pairs > sm90::kMostPairs || up.outputs % sm90::kUpOutputs<kForm> != 0 || down.outputs % sm90::kDownOutputs<kForm> != 0 || std::max(bytes, down_bytes) > kMostOneRowBytes) return;
+    const int units = up.cols / Unit<kForm>::kColumns, each = (units - 1) / kSegments + 1, warps = (units - 1) / each + 1;  // those that have units
+    launch_early(sm90::expert_up<kForm, p.value>, dim3(static_cast<unsigned>(up.outputs / sm90::kUpOutputs<kForm>), static_cast<unsigned>(sum.pairs)), 32 * warps, bytes, stream, kName, up);
+    launch_early(sm90::expert_down<kForm, p.value>, static_cast<unsigned>(down.outputs / sm90::kDownOutputs<kForm>), kThreads, down_bytes, stream, kName, down, sum);
+    taken = true;
   });
   return taken;
 }

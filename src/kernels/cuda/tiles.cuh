@@ -40,10 +40,9 @@ struct Work {
   std::int32_t rows = 0;                 ///< of dense products, or how many experts one row may choose
   const Tile* tiles = nullptr;           ///< else row i of a tile is pair pairs[begin + i]: x row pair / per_row, y row pair
   const std::int32_t *tiles_used = nullptr, *pairs = nullptr;
-  const std::int32_t* chosen = nullptr;  ///< or, of one row of x, which no list is made for: tile i is pair i of this expert (few_rows only)
+  const std::int32_t* chosen = nullptr;  ///< or, of one row of x, which no list is made for: tile i is pair i of this expert
   std::int32_t per_row = 1;
   GluParams glu{};
-  int quad = 0;                  ///< of one row's experts: columns of a lane of four of a unit of w2 (hidden_at())
   bool mxfp8 = false;            ///< weights are MXFP4: an activation is one BF16 number, rounded to MXFP8
   const float* up = nullptr;     ///< x is glu(x, up), of one row (one_row.cuh) or a batch (batch_products.cuh)
   bool beside = false;           ///< nothing that the kernel before writes is read (batch_products.cuh)

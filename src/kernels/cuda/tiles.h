@@ -15,8 +15,8 @@ std::int64_t dense_batch(std::span<const Work> products, int parts, cudaStream_t
 void experts_few(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream);
 /// Whether rows lie beside each other.
 bool in_bulk(const StoredMatrix& w);
-/// Both, with the sum of all pairs, of one row of x, whose pairs are `chosen`, and matrices in bulk. False: not of this shape, and nothing is done.
-bool experts_one(Work up, Form form, const Work& down, Form down_form, int parts, const ExpertSum& sum, cudaStream_t stream);
+/// Both, with the sum of all pairs, of one row of x, whose pairs are `chosen`, and matrices of one form, in bulk. False: not of this shape, and nothing is done.
+bool experts_one(const Work& up, const Work& down, Form form, int parts, const ExpertSum& sum, cudaStream_t stream);
 void experts_many(const Work& work, Form form, int matrices, int parts, std::int64_t most_tiles, cudaStream_t stream);
 /// The same as experts_few, both, for launches that read many experts' MXFP4 weights, with scales at multiples of 4 bytes. `x` and `hidden`: rounded rows
 /// (sm90/streamed_products.cuh), of x the caller's; x may lie where down.y does.

@@ -41,8 +41,7 @@ void kimi_delta_attention(MixerContext& mix, const KdaConfig& config, float norm
                          .beta_scale = static_cast<float>(config.beta_scale), .q = {}, .k = {}, .v = {}};
   const GatedRmsNormArgs norm = {.x = o, .weight = w.o_norm, .gate = gate.reshape({T, HV, V}), .eps = norm_eps, .y = o};
   const bool may_step = mix.states.page_rounding() == 0;
-  const Tensor image = ctx.on_device() && T > 1 ? ctx.workspace.allocate(DType::kU8, {RowImage::bytes(HV * V)}) : Tensor{};
-  const KdaStepArgs step = {.in = in, .pages = mix.states.pages(layer), .norm = norm, .image = {image.data}};
+  const KdaStepArgs step = {.in = in, .pages = mix.states.pages(layer), .norm = norm, .image = ops::row_image_room(ctx, T, HV * V)};
   // A step lets o_proj begin beside the products before it (early_launch.cuh), which read nothing that it writes.
   const bool stepped = may_step && !w.g_b_bias.defined() && ops::kda_step_from(ctx, step, ups[0], full_rank ? MatmulArgs{} : ups[1]);
   if (!stepped) {

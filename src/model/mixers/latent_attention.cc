@@ -34,10 +34,10 @@ void latent_attention(MixerContext& mix, const MlaConfig& config, const MlaWeigh
 
   const PagedList list = mix.states.list(layer);
   const Tensor o = ctx.workspace.allocate(DType::kF32, {T, H, dv});
-  const Tensor image = ctx.on_device() && T > 1 && !config.output_gate ? ctx.workspace.allocate(DType::kU8, {RowImage::bytes(H * dv)}) : Tensor{};
+  const RowImage image = config.output_gate ? RowImage{} : ops::row_image_room(ctx, T, H * dv);
   const LatentAttentionArgs attention = {.q = q, .kv_b = w.kv_b_proj, .list = list, .rows = mix.rows, .past = mix.past,
                                          .scale = 1.0f / std::sqrt(static_cast<float>(config.qk_head_dim())), .o = o,
-                                         .form = mix.fixed_forms ? LatentForm::kByRows : LatentForm::kAuto, .image = {image.data}};
+                                         .form = mix.fixed_forms ? LatentForm::kByRows : LatentForm::kAuto, .image = image};
   // What is remembered of a token: its normalised latent and, as they are, p key channels shared by all heads.
   const float eps = static_cast<float>(config.latent_norm_eps);
   if (!ops::latent_step(ctx, {.attention = attention, .kv_a = kv_a, .kv_a_layernorm = w.kv_a_layernorm, .eps = eps})) {

@@ -290,7 +290,7 @@ bool tile_products(const ExpertsArgs& a, const Tensor& add, std::int64_t inter, 
   up.rows = static_cast<std::int32_t>(a.num_experts);
   const auto in_bulk = [](const ExpertMatrices& e) { return tiles::in_bulk(stored(e.w1)) && tiles::in_bulk(stored(e.w3)) && tiles::in_bulk(stored(e.w2)); };
   if (for_warpgroups && needs_no_list(a, tile_rows) && std::all_of(a.experts, a.experts + a.num_experts, in_bulk) &&
-      tiles::experts_one(up, form, down, down_form, parts, {static_cast<int>(pairs), as<const float>(a.weights), as<const float>(add), as<float>(a.y)}, stream))
+      tiles::experts_one(up, down, form, parts, {static_cast<int>(pairs), as<const float>(a.weights), as<const float>(add), as<float>(a.y)}, stream))
     return true;
   run(up, form, 2, parts, most_tiles, stream);
   run(down, down_form, 1, parts, most_tiles, stream);

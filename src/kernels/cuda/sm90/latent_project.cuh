@@ -10,6 +10,8 @@
 namespace palimpsest::cuda::sm90 {
 
 inline constexpr int kRowGroup = 8;
+/// Of the group that begins with row `first`.
+__device__ inline int rows_of_group(const LatentDecodeArgs& a, std::int64_t first) { return static_cast<int>(min(static_cast<long long>(kRowGroup), static_cast<long long>(a.q.sizes[0] - first))); }
 
 inline constexpr int kNoExponent = 200;  ///< of groups that hold a NaN or an infinity
 
@@ -78,7 +80,7 @@ __device__ void absorb(const LatentDecodeArgs& a, const DecodeWorkspace& work) {
   __shared__ float q[kKeyChannels + kSharedKeys][kRowGroup];
   __shared__ float2 part[kRowGroup][128];
   const std::int64_t heads = a.q.sizes[1], head = blockIdx.y, first = static_cast<std::int64_t>(blockIdx.z) * kRowGroup;
-  const int rows = static_cast<int>(min(static_cast<long long>(kRowGroup), static_cast<long long>(a.q.sizes[0] - first)));
+  const int rows = rows_of_group(a, first);
   if (blockIdx.y == work.padded_heads) return append_rows(a);
   const int thread = static_cast<int>(threadIdx.x) % 128, half = static_cast<int>(threadIdx.x) / 128, column = static_cast<int>(blockIdx.x) * 256 + 2 * thread;
   const int block_head = static_cast<int>(head % work.block_heads);
@@ -221,7 +223,6 @@ struct ValueTile {
     }
   }
 };
-__device__ inline int rows_of_group(const LatentDecodeArgs& a, std::int64_t first) { return static_cast<int>(min(static_cast<long long>(kRowGroup), static_cast<long long>(a.q.sizes[0] - first))); }
 
 /// Splits together, B_v and the gate. Block (head, quarter, row), quarters a cluster: each puts a quarter of the latent together for all, then takes a quarter
 /// of the value channels.

@@ -112,10 +112,6 @@ struct MadeSums {
   int which;
   std::uint32_t images = operand(shared_address(m.image(0))), freed = address_in(static_cast<int>(threadIdx.x) % kWideCluster, m.empty(0));
   WideRing ring{};
-  __device__ WideTask begin() const {
-    barrier_wait(m.full(ring.stage), ring.parity);
-    return *m.task(ring.stage);
-  }
   __device__ void operator()(int, int rows, float (&total)[kRows / 2]) {
     const int each = (job.units + tiles::kSegments - 1) / tiles::kSegments * 2;
     float acc[kRows / 2];

@@ -30,9 +30,10 @@ __device__ void copy_rows(const ExpertRow<kForm>& row, const StoredMatrix& w, in
   copy_bulk(codes, w.data + std::int64_t{first} * row.codes, rows * row.codes, there);
   if (kForm == Form::kMx) copy_bulk(scales, w.scales + std::int64_t{first} * row.scales, rows * row.scales, there);
 }
-/// Where four hidden units of a choice lie, of which `unit` is the first: those that eight choices' lanes ask for at once beside each other. `quad`: columns of a
-/// lane of four in a row of w2.
-__device__ inline std::int64_t hidden_at(int pair, int pairs, int unit, int inter, int quad) {
+/// Where four hidden units of a choice lie, of which `unit` is the first: those that eight choices' lanes ask for at once beside each other.
+template <Form kForm>
+__device__ std::int64_t hidden_at(int pair, int pairs, int unit, int inter) {
+  constexpr int quad = tiles::Unit<kForm>::kColumns / 4;  // columns of a lane of four in a row of w2
   const int group = pair / 8 * 8, eights = unit / (4 * quad) * (quad / 8) + unit % quad / 8;
   return std::int64_t{group} * inter + ((2 * eights + unit % 8 / 4) * min(8, pairs - group) + pair % 8) * 16 + unit / quad % 4 * 4;
 }
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(tiles::kThreads, kForm == Form::kMx ? 4 : 2) e
   float total[2] = {};
   for (int s = 0; s < threads / 32; ++s) total[0] += sums[s][thread], total[1] += sums[s][kOutputs + thread];
   const int unit = first + thread;
-  work.y[hidden_at(static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y), unit, work.outputs, work.quad) + unit % 4] = plain::gated_unit(total[0], total[1], work.glu);
+  work.y[hidden_at<kForm>(static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y), unit, work.outputs) + unit % 4] = plain::gated_unit(total[0], total[1], work.glu);
 }
 
 constexpr int kMostPairs = 32, kGroup = 8;
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(tiles::kThreads, kForm == Form::kMx ? 3 : 2) e
   for (int group = 0; group < pairs; group += kGroup) {
     if (group > 0) __syncthreads(), ask(group);
     const int count = min(kGroup, pairs - group);
-    const float* const x_of_group = work.x + hidden_at(group + min(g, count - 1), pairs, 0, work.cols, 8) + quad * 4;
+    const float* const x_of_group = work.x + hidden_at<kForm>(group + min(g, count - 1), pairs, 0, work.cols) + quad * 4;
     float acc[4] = {};
     for (int unit = begin; unit < end; unit += Row::kBesideX) {
       uint4 parts[4][kParts];

@@ -234,10 +234,6 @@ struct WideSums {
   int which;
   std::uint32_t freed = address_in(static_cast<int>(threadIdx.x) % kWideCluster, m.empty(0));
   WideRing ring{};
-  __device__ WideTask begin() const {
-    barrier_wait(m.full(ring.stage), ring.parity);
-    return *m.task(ring.stage);
-  }
   __device__ void operator()(int row, int rows, float (&total)[kRows / 2]) {
     const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4, each = (job.units + tiles::kSegments - 1) / tiles::kSegments, steps = job.units;
     float acc[kRows / 2];
@@ -370,7 +366,7 @@ __device__ void wide_glu(const GluParams& glu, bool whole, std::uint8_t* to, int
   }
 }
 
-/// The two warpgroups that multiply. `sums`: begin() waits for the first chunk of a task, sums(rows, total) are its products.
+/// The two warpgroups that multiply. `sums`, whose ring stands at the first chunk of a task: sums(row, rows, total) are its products.
 template <Form kForm, int kRows, int kMatrices, int kParts, class Sums>
 __device__ void wide_multiply(const WideJob& job, int row_tiles, int which, Sums& sums) {
   using Outputs = WideOutputs<kForm, kMatrices>;
@@ -379,8 +375,12 @@ __device__ void wide_multiply(const WideJob& job, int row_tiles, int which, Sums
     // Of dense products registers are short: what they need of a task is computed.
     constexpr bool kTiles = kRows == plain::kWideExpertRows;
     WideTask task{};
-    if constexpr (kTiles) task = sums.begin();
-    else task = WideTask::of<kRows>(job.works.work[0], WidePlace(job, row_tiles, index, static_cast<int>(blockIdx.x) % kWideCluster));
+    if constexpr (kTiles) {
+      barrier_wait(sums.m.full(sums.ring.stage), sums.ring.parity);
+      task = *sums.m.task(sums.ring.stage);
+    } else {
+      task = WideTask::of<kRows>(job.works.work[0], WidePlace(job, row_tiles, index, static_cast<int>(blockIdx.x) % kWideCluster));
+    }
     const Outputs outputs(job, task.block);
     const tiles::Work& work = *outputs.work;
     const Tile tile{0, task.begin, task.count};
